@@ -1,0 +1,1 @@
+"""Live numeric-health telemetry for mixed-precision training."""

@@ -1,0 +1,7 @@
+"""``python -m floatscope`` is the floatscope program."""
+
+import sys
+
+from floatscope._cli import main
+
+sys.exit(main())
