@@ -39,11 +39,10 @@ class Format:
 
         Negative is over the limit; ``inf`` for an ``amax`` of zero, ``-inf`` for an infinite one, NaN for NaN.
         """
-        if amax == 0:
+        in_format = amax * scale
+        if in_format == 0:
             return math.inf
-        if math.isinf(amax):
-            return -math.inf
-        return math.log2(self.max) - math.log2(amax) - math.log2(scale)
+        return -math.inf if math.isinf(in_format) else math.log2(self.max / in_format)
 
 
 def _ieee_like(name: str, *, exponent: int, min_exponent: int, mantissa_bits: int, top_fraction: float) -> Format:

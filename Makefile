@@ -1,0 +1,62 @@
+# Two commands do everything: `make demo` (install and watch a training go wrong) and `make test` (install and test).
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+# A machine whose Python already has the right torch (a ROCm image) keeps it: make demo VENV_FLAGS=--system-site-packages
+VENV_FLAGS ?=
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo test test-long check bench clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
+		echo 'make: this Python cannot make virtual environments; on Debian: apt-get install python3-venv' >&2; exit 2; }
+
+# torch comes first and by itself, so that nothing installed later may choose another build.
+$(VENV)/.torch: $(BIN)/python
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TORCH)'
+	touch $@
+
+$(VENV)/.run: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet -e '.[server,torch]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	$(BIN)/python -m pip install --quiet -e '.[server,torch,dev]'
+	touch $@
+
+.tools/.node: web/package.json
+	mkdir -p .tools && cp web/package.json .tools/
+	npm install --prefix .tools --silent --no-audit --no-fund --no-package-lock
+	touch $@
+
+setup: $(VENV)/.dev ## everything a developer needs
+	.ci/system-packages
+	$(MAKE) .tools/.node
+
+demo: $(VENV)/.run ## a real training that really goes wrong, watched; DEMO='--seconds 60 --no-browser' for example
+	$(BIN)/floatscope demo $(DEMO)
+
+test: setup ## every test that takes less than a minute
+	$(BIN)/python -m pytest -m 'not long' $(TESTS)
+
+test-long: setup ## the others
+	$(BIN)/python -m pytest -m long --timeout 3600 $(TESTS)
+
+check: setup ## lint, types and repetition; a warning is an error
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	.tools/node_modules/.bin/tsc --project web/tsconfig.json
+	$(BIN)/hadolint Dockerfile Dockerfile.rocm
+	.tools/node_modules/.bin/jscpd --config .jscpd.json
+
+bench: $(VENV)/.dev ## the measurements behind every figure in the documents
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

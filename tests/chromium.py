@@ -1,0 +1,57 @@
+"""Debian's Chromium, driven by Playwright, with everything it does on its own switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+__all__ = ["Complaints", "browser", "listen"]
+
+_FLAGS = (
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",
+)
+
+
+@contextmanager
+def browser(executable: str) -> Iterator[Browser]:
+    """A headless browser; its pages share nothing with a person's profile."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=executable, args=list(_FLAGS))
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@dataclass(slots=True)
+class Complaints:
+    """What a page complained about: console warnings and errors, uncaught exceptions, policy violations, and every
+    request that left the server's own origin."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.texts.append(f"{message.type}: {message.text}")
+
+
+def listen(page: Page, origin: str) -> Complaints:
+    """Collects the complaints of ``page`` from now on. A policy violation reaches the console as an error too."""
+    complaints = Complaints()
+    page.on("console", complaints.on_console)
+    page.on("pageerror", lambda error: complaints.texts.append(f"exception: {error}"))
+    allowed = (origin, origin.replace("http", "ws", 1), "blob:", "data:")
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(allowed) else complaints.texts.append(f"asked {request.url}"),
+    )
+    return complaints

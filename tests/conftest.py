@@ -1,0 +1,37 @@
+"""What every test shares: how a missing component is handled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def _absent(what: str) -> None:
+    reason = f"{what} is not installed"
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; CI must have everything")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """Path of an installed program; leaves the test out where it is missing, fails it under CI=true."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            _absent(name)
+        assert path is not None
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return Path(__file__).parents[1]
