@@ -1,0 +1,32 @@
+"""``make bench``: every measurement behind a figure in the documents, one after the other.
+
+``python -m tests.bench [NAME ...]`` runs the named ones only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+
+_BENCHES = {
+    "agent": "added time of a training step on the CPU, paired steps",
+    "ingest": "durable ingest over a real WebSocket",
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in _BENCHES]
+    if unknown:
+        print(f"no bench called {', '.join(unknown)}; there are {', '.join(_BENCHES)}", file=sys.stderr)
+        return 2
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    for name in names or _BENCHES:
+        print(f"\n{name}: {_BENCHES[name]}")
+        importlib.import_module(f"tests.bench.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
