@@ -1,0 +1,10 @@
+"""Readings of the cards: a sidecar process asks the drivers, the training process adds what only its allocator knows.
+
+``python -m floatscope._devices`` is the sidecar. It never imports torch: a process that has loaded torch's copy of the
+ROCm libraries gets no device from AMD SMI. Only this package imports vendor libraries.
+"""
+
+from floatscope._devices._allocator import AllocatorFigures, allocator_figures
+from floatscope._devices._local import LocalDevices
+
+__all__ = ["AllocatorFigures", "LocalDevices", "allocator_figures"]

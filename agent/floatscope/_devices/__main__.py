@@ -1,0 +1,60 @@
+"""The sidecar: reads every card once a second and writes it to its standard output until its parent ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from floatscope._devices._figures import Unavailable
+from floatscope._devices._lines import NoDevices, Sample, encode_line
+from floatscope._devices._sampler import Sampler
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _sample_until_parent_ends(out: int, root: Path, period_s: float, timeout_s: float) -> None:
+    parent = os.getppid()
+    try:
+        sampler = Sampler(root, timeout_s)
+        due = time.monotonic()
+        while os.getppid() == parent:
+            os.write(out, encode_line(Sample(devices=tuple(sampler.read()))))
+            due = max(due + period_s, time.monotonic())
+            # Standard input never carries anything; it ends with the parent.
+            if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+                return
+    except Unavailable as finding:
+        os.write(out, encode_line(NoDevices(reason=str(finding))))
+
+
+def main() -> None:
+    """Run the sidecar with the options of the command line; does not return."""
+    parser = argparse.ArgumentParser(prog="python -m floatscope._devices", description=__doc__)
+    parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help="where the kernel's files are")
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between readings")
+    parser.add_argument("--timeout", type=float, default=3.0, help="seconds that one source may take")
+    options = parser.parse_args()
+    # Ctrl-C goes to the whole terminal; the agent still wants readings while it says goodbye.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Vendor libraries print; the pipe is for readings alone. pyrsmi logs an error for every figure a card lacks.
+    out = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    logging.disable(logging.CRITICAL)
+    with contextlib.suppress(BrokenPipeError):
+        _sample_until_parent_ends(out, options.sysfs, options.period, options.timeout)
+    # No clean-up: vendor libraries are known to crash in theirs, and a reading that hangs would hold us.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""NVIDIA cards by the driver's own library, through ctypes: no wheel that a ROCm torch could mistake for its own.
+
+Names and layouts: https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+
+from floatscope import wire
+from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+
+__all__ = ["NvmlCards"]
+
+_LIBRARY = "libnvidia-ml.so.1"
+_TEMPERATURE_GPU = 0
+
+
+class _Pci(ctypes.Structure):
+    """nvmlPciInfo_t"""
+
+    _fields_ = (
+        ("bus_id_legacy", c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("pci_device_id", c_uint),
+        ("pci_subsystem_id", c_uint),
+        ("bus_id", c_char * 32),
+    )
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t, bytes"""
+
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _Utilization(ctypes.Structure):
+    """nvmlUtilization_t, per cent of the last sample period"""
+
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class NvmlCards:
+    """Every card that NVML shows. A figure that a card does not support is None."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL(_LIBRARY)
+            _declare(self._library)
+        except (OSError, AttributeError) as error:
+            # AttributeError: a driver so old that it lacks one of these functions.
+            raise Unavailable(f"nvml: {error}") from error
+        library = self._library
+        self._check(library.nvmlInit_v2())
+        count = c_uint()
+        self._check(library.nvmlDeviceGetCount_v2(byref(count)))
+        if count.value == 0:
+            raise Unavailable("nvml: the driver shows no card")
+        self._handles = [c_void_p() for _ in range(count.value)]
+        for index, handle in enumerate(self._handles):
+            self._check(library.nvmlDeviceGetHandleByIndex_v2(index, byref(handle)))
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise Unavailable(f"nvml: {self._library.nvmlErrorString(status).decode(errors='replace')}")
+
+    def read(self) -> list[wire.Device]:
+        """One reading per card, in NVML's order (that of the PCI bus)."""
+        return [self._read_card(index, handle) for index, handle in enumerate(self._handles)]
+
+    def _read_card(self, index: int, handle: c_void_p) -> wire.Device:
+        library = self._library
+        pci, memory, utilization = _Pci(), _Memory(), _Utilization()
+        milliwatts, celsius = c_uint(), c_uint()
+        name = ctypes.create_string_buffer(96)
+        has_pci = library.nvmlDeviceGetPciInfo_v3(handle, byref(pci)) == 0
+        has_name = library.nvmlDeviceGetName(handle, name, len(name)) == 0
+        has_memory = library.nvmlDeviceGetMemoryInfo(handle, byref(memory)) == 0
+        has_utilization = library.nvmlDeviceGetUtilizationRates(handle, byref(utilization)) == 0
+        has_power = library.nvmlDeviceGetPowerUsage(handle, byref(milliwatts)) == 0
+        has_temperature = library.nvmlDeviceGetTemperature(handle, _TEMPERATURE_GPU, byref(celsius)) == 0
+        return wire.Device(
+            time_ns=time.time_ns(),
+            backend="nvml",
+            index=index,
+            pci=pci_address(pci.bus_id.decode(errors="replace")) if has_pci else None,
+            name=name.value.decode(errors="replace") if has_name else None,
+            vram_used_bytes=whole(memory.used) if has_memory else None,
+            vram_total_bytes=whole(memory.total) if has_memory else None,
+            busy_percent=percent(utilization.gpu) if has_utilization else None,
+            memory_busy_percent=percent(utilization.memory) if has_utilization else None,
+            power_watts=number(milliwatts.value, 1e-3) if has_power else None,
+            temperature_celsius=number(celsius.value) if has_temperature else None,
+        )
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    library.nvmlErrorString.restype = c_char_p
+    library.nvmlDeviceGetHandleByIndex_v2.argtypes = (c_uint, POINTER(c_void_p))
+    library.nvmlDeviceGetPciInfo_v3.argtypes = (c_void_p, POINTER(_Pci))
+    library.nvmlDeviceGetName.argtypes = (c_void_p, c_char_p, c_uint)
+    library.nvmlDeviceGetMemoryInfo.argtypes = (c_void_p, POINTER(_Memory))
+    library.nvmlDeviceGetUtilizationRates.argtypes = (c_void_p, POINTER(_Utilization))
+    library.nvmlDeviceGetPowerUsage.argtypes = (c_void_p, POINTER(c_uint))
+    library.nvmlDeviceGetTemperature.argtypes = (c_void_p, c_int, POINTER(c_uint))

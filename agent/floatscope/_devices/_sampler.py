@@ -1,0 +1,127 @@
+"""Which source answers for which card, and what to do when one hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from floatscope import wire
+from floatscope._devices._figures import Cards, Unavailable, fill
+from floatscope._devices._nvml import NvmlCards
+from floatscope._devices._rocm import PyrsmiCards
+from floatscope._devices._sysfs import SysfsCards
+
+__all__ = ["RocmCards", "Sampler", "in_time"]
+
+_T = TypeVar("_T")
+
+
+def in_time(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
+    """The result of ``call``, or ``Unavailable`` after ``timeout_s``; a call that hangs keeps its thread."""
+    results: list[_T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001  # raised again below, in the thread that asked
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise Unavailable(f"{what}: no answer within {timeout_s:g} s")
+    return results[0]
+
+
+class RocmCards:
+    """pyrsmi's cards, each missing figure filled from sysfs by PCI address; sysfs alone when pyrsmi cannot be had."""
+
+    def __init__(self, root: Path, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._pyrsmi: Cards | None = None
+        self._sysfs: Cards | None = None
+        self.findings: list[str] = []
+        try:
+            self._pyrsmi = in_time(lambda: PyrsmiCards(root), timeout_s, "pyrsmi")
+        except Unavailable as finding:
+            self.findings.append(str(finding))
+        try:
+            self._sysfs = in_time(lambda: SysfsCards(root), timeout_s, "sysfs")
+        except Unavailable as finding:
+            self.findings.append(str(finding))
+        if self._pyrsmi is None and self._sysfs is None:
+            raise Unavailable("; ".join(self.findings))
+
+    def read(self) -> list[wire.Device]:
+        """One reading per card; ``Unavailable`` once neither source answers."""
+        by_address = {reading.pci: reading for reading in self._read_sysfs()}
+        readings = self._read_pyrsmi()
+        if by_address:
+            # An address that the kernel does not know cannot be joined with anything.
+            readings = [fill(reading, by_address[reading.pci]) for reading in readings if reading.pci in by_address]
+        readings = readings or list(by_address.values())
+        if not readings:
+            raise Unavailable("; ".join(self.findings))
+        return readings
+
+    def _read_sysfs(self) -> list[wire.Device]:
+        if self._sysfs is None:
+            return []
+        try:
+            return in_time(self._sysfs.read, self._timeout_s, "sysfs")
+        except Unavailable as finding:
+            self.findings.append(str(finding))
+            self._sysfs = None
+            return []
+
+    def _read_pyrsmi(self) -> list[wire.Device]:
+        if self._pyrsmi is None:
+            return []
+        try:
+            return in_time(self._pyrsmi.read, self._timeout_s, "pyrsmi")
+        except Unavailable as finding:
+            # The hanging call still holds the library: it is not asked again.
+            self.findings.append(str(finding))
+            self._pyrsmi = None
+            return []
+
+
+class Sampler:
+    """All cards of this machine. Raises ``Unavailable`` with every reason when there is none."""
+
+    def __init__(self, root: Path, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._sources: list[Cards] = []
+        self.findings: list[str] = []
+        attempts: list[Callable[[], Cards]] = [
+            lambda: RocmCards(root, timeout_s),
+            lambda: in_time(NvmlCards, timeout_s, "nvml"),
+        ]
+        for attempt in attempts:
+            try:
+                self._sources.append(attempt())
+            except Unavailable as finding:
+                self.findings.append(str(finding))
+        if not self._sources:
+            raise Unavailable("; ".join(self.findings))
+
+    def read(self) -> list[wire.Device]:
+        """One reading per card, numbered from 0; ``Unavailable`` when the last source has gone."""
+        readings: list[wire.Device] = []
+        for source in list(self._sources):
+            try:
+                readings += in_time(source.read, 3 * self._timeout_s, "driver")
+            except Unavailable as finding:
+                self.findings.append(str(finding))
+                self._sources.remove(source)
+        if not self._sources:
+            raise Unavailable("; ".join(self.findings))
+        return [msgspec.structs.replace(reading, index=index) for index, reading in enumerate(readings)]

@@ -1,0 +1,112 @@
+"""The agent's end of the sidecar: start it, read its lines without waiting, end it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from floatscope import wire
+from floatscope._devices._lines import Sample, decode_line
+
+__all__ = ["Sidecar"]
+
+logger = logging.getLogger("floatscope")
+
+_LONGEST_LINE = 1 << 20
+
+
+class Sidecar:
+    """A child process that reads the cards. ``reason`` says why there are no readings, once that is known."""
+
+    def __init__(self, *, sysfs: Path = Path("/sys"), period_s: float = 1.0) -> None:
+        self._command = [
+            sys.executable,
+            "-P",  # a random.py in the working directory must not become ours
+            "-m",
+            "floatscope._devices",
+            f"--sysfs={sysfs}",
+            f"--period={period_s}",
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+        self.reason: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process; failing to is a ``reason``, not an error."""
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+            )
+        except OSError as error:
+            self._give_up(f"the device sidecar could not be started: {error}")
+            return
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def poll(self) -> tuple[wire.Device, ...]:
+        """The newest reading of every card since the last call, () when there is none. Never blocks."""
+        newest: tuple[wire.Device, ...] = ()
+        while self._process is not None and (data := self._read(self._process)) is not None:
+            if not data:
+                self._give_up(f"the device sidecar ended with status {self._process.wait(1.0)}")
+                break
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > _LONGEST_LINE:
+                self._give_up("the device sidecar wrote something else than readings")
+                break
+            for line in lines:
+                try:
+                    message = decode_line(line)
+                except msgspec.MsgspecError:
+                    continue
+                if isinstance(message, Sample):
+                    newest = message.devices
+                else:
+                    self._give_up(message.reason)
+        return newest
+
+    @staticmethod
+    def _read(process: subprocess.Popen[bytes]) -> bytes | None:
+        """What is there: b"" at the end, None while there is nothing."""
+        assert process.stdout is not None
+        return process.stdout.read(65536)
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        logger.info("no readings of the cards: %s", reason)
+        self.close()
+
+    def close(self) -> None:
+        """End the process and collect it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.kill()
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            # Stuck inside a driver: the kernel ends it when the call returns.
+            logger.debug("the device sidecar %d does not end", process.pid)
+
+    def forget(self) -> None:
+        """In a forked child: close the inherited ends, so that the sidecar sees when the parent ends."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            process.stdin.close()
+            process.stdout.close()
+            # Not our child: without this the object would complain that it still runs.
+            process.returncode = 0

@@ -1,0 +1,81 @@
+"""AMD cards by the kernel's own files below /sys/class/drm. Needs no library and no rights to /dev/kfd or /dev/dri."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from floatscope import wire
+from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+
+__all__ = ["SysfsCards"]
+
+_AMD = "0x1002"
+
+
+class SysfsCards:
+    """Every card of the amdgpu driver below ``root`` (normally /sys)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        if not self._folders():
+            raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
+
+    def _folders(self) -> list[Path]:
+        # Found anew each time: cards come and go with driver resets and partition changes.
+        cards = [path for path in (self._root / "class/drm").glob("card*") if re.fullmatch(r"card\d+", path.name)]
+        cards.sort(key=lambda path: int(path.name.removeprefix("card")))
+        folders = [(path / "device").resolve() for path in cards]
+        return [folder for folder in folders if _text(folder / "vendor") == _AMD]
+
+    def read(self) -> list[wire.Device]:
+        """One reading per card, in the order of the card numbers."""
+        folders = self._folders()
+        if not folders:
+            raise Unavailable(f"sysfs: the AMD cards below {self._root / 'class/drm'} have gone")
+        return [_read_card(index, folder) for index, folder in enumerate(folders)]
+
+
+def _read_card(index: int, folder: Path) -> wire.Device:
+    sensors = min((folder / "hwmon").glob("hwmon*"), default=folder / "hwmon/none")
+    # MI300 has the present power, MI200 and earlier the average; power is in microwatts.
+    power = _figure(sensors / "power1_input", 1e-6)
+    if power is None:
+        power = _figure(sensors / "power1_average", 1e-6)
+    return wire.Device(
+        time_ns=time.time_ns(),
+        backend="sysfs",
+        index=index,
+        pci=pci_address(folder.name),
+        name=_text(folder / "product_name") or None,
+        vram_used_bytes=whole(_text(folder / "mem_info_vram_used")),
+        vram_total_bytes=whole(_text(folder / "mem_info_vram_total")) or None,
+        busy_percent=percent(_text(folder / "gpu_busy_percent")),
+        memory_busy_percent=percent(_text(folder / "mem_busy_percent")),
+        power_watts=power,
+        temperature_celsius=_temperature(sensors),
+    )
+
+
+def _temperature(sensors: Path) -> float | None:
+    """The junction's, else the edge's: MI300X has no edge sensor. The files hold millidegrees Celsius."""
+    by_label = {_text(path): path for path in sensors.glob("temp*_label")}
+    for label in ("junction", "edge"):
+        if label in by_label:
+            value = _figure(by_label[label].with_name(by_label[label].name.replace("_label", "_input")), 1e-3)
+            if value is not None:
+                return value
+    return None
+
+
+def _figure(path: Path, scale: float) -> float | None:
+    return number(_text(path), scale)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        # Not every card has every file, and a suspended card answers EBUSY or EPERM.
+        return None

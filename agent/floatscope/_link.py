@@ -1,0 +1,200 @@
+"""Connecting to the server: address, hello and welcome, back-off, and what the user is told about it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from floatscope import wire
+from floatscope._conversation import Conversation, Duties, Timing
+from floatscope._outbox import Outbox
+
+__all__ = ["Link", "Peer", "backoff_delays", "ingest_url"]
+
+logger = logging.getLogger("floatscope")
+
+
+def ingest_url(server_url: str) -> str:
+    """The WebSocket address of a server given as http(s):// or ws(s)://; ``ValueError`` for anything else."""
+    parts = urlsplit(server_url)
+    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
+    if scheme is None or not parts.hostname:
+        raise ValueError(f"server address {server_url!r}: write it as http://HOST:PORT or https://HOST")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("server address: leave out user, query and fragment; a token is given separately")
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ingest/v1"
+
+
+def backoff_delays(rng: random.Random, *, shortest_s: float = 0.25, longest_s: float = 15.0) -> Iterator[float]:
+    """Seconds before each new attempt: uniform below a ceiling that doubles ("full jitter").
+
+    Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+    """
+    ceiling = shortest_s
+    while True:
+        yield rng.uniform(0.0, ceiling)
+        ceiling = min(longest_s, ceiling * 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Where to connect and who says hello there."""
+
+    server_url: str
+    token: str | None
+    identity: wire.Identity
+    agent: str
+    config: dict[str, Any]
+
+
+class Link:
+    """Keeps a connection to ``peer`` while there is something to say. ``run`` is the body of one thread."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        outbox: Outbox,
+        duties: Duties,
+        *,
+        pause: Callable[[float], None],
+        delays: Callable[[], Iterator[float]],
+        timing: Timing,
+    ) -> None:
+        self._peer = peer
+        self._url = ingest_url(peer.server_url)
+        self._identity = peer.identity
+        self._outbox = outbox
+        self._duties = duties
+        self._pause = pause
+        self._delays = delays
+        self._timing = timing
+        self._connection: ClientConnection | None = None
+        self._unreachable = False
+        self.connections = 0
+        self.max_block_bytes = wire.MAX_BLOCK_BYTES
+
+    def run(self) -> wire.Refused | None:
+        """Talk until all is said or the duties end (None), or until the server refuses for good (its answer)."""
+        delays = self._delays()
+        while not self._duties.aborted():
+            before = self._outbox.counts().acknowledged
+            end = self._attempt()
+            if isinstance(end, wire.Refused) and not end.retryable:
+                return end
+            if isinstance(end, wire.Bye) or (self._duties.farewell() is not None and self._outbox.empty()):
+                return None
+            # A server that accepts connections and takes nothing is not back yet.
+            if self._outbox.counts().acknowledged > before:
+                delays = self._delays()
+            self._pause(next(delays))
+        return None
+
+    def _attempt(self) -> wire.Refused | wire.Bye | None:
+        try:
+            with self._connect() as connection:
+                self._connection = connection
+                welcome = self._greet(connection)
+                if isinstance(welcome, wire.Refused):
+                    if welcome.retryable:
+                        self._warn(f"it refused: {welcome.message} ({welcome.hint})")
+                    return welcome
+                self._reached(welcome)
+                return Conversation(connection, welcome, self._outbox, self._duties, self._timing).run()
+        except InvalidStatus as error:
+            status = error.response.status_code
+            if status in (401, 403):
+                return wire.Refused(
+                    code="unauthorized",
+                    message=f"it answered HTTP {status} to this token",
+                    hint="give a token that may ingest",
+                )
+            self._warn(f"it answered HTTP {status}")
+        except (OSError, WebSocketException, wire.WireError) as error:
+            # A connection that worked and broke is tried again in silence; one that cannot be had is news.
+            if self._connection is None:
+                self._warn(str(error) or type(error).__name__)
+        finally:
+            self._connection = None
+        return None
+
+    def forget_socket(self) -> None:
+        """In a forked child: close the inherited descriptor, so that the server sees when the parent ends."""
+        if self._connection is not None:
+            self._connection.socket.close()
+
+    def _connect(self) -> ClientConnection:
+        local = urlsplit(self._url).hostname in ("127.0.0.1", "::1", "localhost")
+        connection = connect(
+            self._url,
+            subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+            compression=None,
+            additional_headers={"Authorization": f"Bearer {self._peer.token}"} if self._peer.token else None,
+            proxy=None if local else True,
+            open_timeout=self._timing.open_s,
+            # The protocol has beats of its own; this saves a thread.
+            ping_interval=None,
+            close_timeout=1.0,
+        )
+        # Without it a peer that stops reading blocks a send for a quarter of an hour.
+        timeout_ms = int(1000 * self._timing.silence_s)
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        return connection
+
+    def _greet(self, connection: ClientConnection) -> wire.Welcome | wire.Refused:
+        hello = wire.Hello(
+            protocol_min=wire.PROTOCOL_MIN,
+            protocol_max=wire.PROTOCOL,
+            agent=self._peer.agent,
+            identity=self._identity,
+            wall_ns=time.time_ns(),
+            monotonic_ns=time.monotonic_ns(),
+            layers=self._outbox.layers,
+            config=self._peer.config,
+        )
+        data = wire.encode(hello)
+        if len(data) > wire.MAX_BLOCK_BYTES:
+            data = wire.encode(msgspec.structs.replace(hello, layers=()))
+        connection.send(data)
+        message = connection.recv(timeout=self._timing.open_s)
+        answer = wire.decode_server(message if isinstance(message, bytes) else message.encode())
+        if isinstance(answer, wire.Refused):
+            return answer
+        if not isinstance(answer, wire.Welcome):
+            raise wire.WireError(f"expected a welcome, got {type(answer).__name__.lower()}")
+        if not wire.PROTOCOL_MIN <= answer.protocol <= wire.PROTOCOL:
+            return wire.Refused(
+                code="protocol",
+                message=f"it speaks protocol {answer.protocol}, this agent {wire.PROTOCOL_MIN} to {wire.PROTOCOL}",
+                hint="install agent and server of neighbouring versions",
+            )
+        return answer
+
+    def _reached(self, welcome: wire.Welcome) -> None:
+        self.connections += 1
+        self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, welcome.max_block_bytes)
+        self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
+        if self._unreachable:
+            logger.info("reached the Floatscope server at %s again", self._peer.server_url)
+            self._unreachable = False
+
+    def _warn(self, why: str) -> None:
+        if self._unreachable or self._duties.aborted():
+            return
+        self._unreachable = True
+        logger.warning(
+            "cannot reach a Floatscope server at %s: %s. Training goes on and telemetry waits in memory; "
+            "start the server with `floatscope server`, or correct the address. This is said once.",
+            self._peer.server_url,
+            why,
+        )

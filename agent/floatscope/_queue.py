@@ -1,0 +1,87 @@
+"""The first of two queues: records that wait for their numbers to arrive from the device."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from floatscope._record import PendingRecord
+
+__all__ = ["Dropped", "PendingQueue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """``count`` records of steps ``first`` to ``last`` that a limit pushed out."""
+
+    first: int
+    last: int
+    count: int
+
+
+class PendingQueue:
+    """First in, first out, bounded in records and in bytes of host memory.
+
+    A full queue drops its oldest record: the latest state matters more than history. ``put`` is for the training
+    thread and does no more than a few field updates under the lock; the other methods are for one consumer.
+    """
+
+    def __init__(self, *, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._records: deque[PendingRecord] = deque()
+        self._bytes = 0
+        self._dropped: Dropped | None = None
+        # Re-entrant: a signal handler may end the training in the middle of a put, on the same thread.
+        self._lock = threading.RLock()
+
+    def put(self, record: PendingRecord) -> int:
+        """Take ``record`` and return the bytes that now wait."""
+        with self._lock:
+            self._records.append(record)
+            self._bytes += record.nbytes
+            while len(self._records) > 1 and (len(self._records) > self._max_records or self._bytes > self._max_bytes):
+                self._drop_oldest()
+            return self._bytes
+
+    def _drop_oldest(self) -> None:
+        oldest = self._records.popleft()
+        self._bytes -= oldest.nbytes
+        before = self._dropped
+        if before is None:
+            self._dropped = Dropped(oldest.step, oldest.step, 1)
+        else:
+            self._dropped = Dropped(min(before.first, oldest.step), max(before.last, oldest.step), before.count + 1)
+
+    def take_dropped(self) -> Dropped | None:
+        """What was dropped since the last call; all of it is older than what ``take`` returns next."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, None
+            return dropped
+
+    def take(self) -> PendingRecord | None:
+        """The oldest record, once its numbers have arrived; None while there is none or it is not ready."""
+        with self._lock:
+            if not self._records or not self._records[0].ready():
+                return None
+            record = self._records.popleft()
+            self._bytes -= record.nbytes
+            return record
+
+    def clear(self) -> int:
+        """Throw everything away and return how many records that were, those dropped before included."""
+        with self._lock:
+            count = len(self._records) + (self._dropped.count if self._dropped else 0)
+            self._records.clear()
+            self._bytes = 0
+            self._dropped = None
+            return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory that wait."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._records)

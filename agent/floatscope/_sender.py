@@ -1,0 +1,344 @@
+"""Carries step records to the server from two background threads, and never lets the training wait for either.
+
+One thread packs: it takes records whose numbers have arrived and turns them into numbered, encoded batches. The other
+one talks to the server. They meet in the ``Outbox``, so a server that hangs stops neither packing nor training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any, Protocol
+
+import msgspec
+
+from floatscope import wire
+from floatscope._conversation import Duties, Timing
+from floatscope._link import Link, Peer, backoff_delays
+from floatscope._outbox import Outbox
+from floatscope._packing import Loss, pack
+from floatscope._queue import PendingQueue
+from floatscope._record import PendingRecord, StepRecord
+
+__all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
+
+logger = logging.getLogger("floatscope")
+
+_PACK_EVERY_S = 0.2
+"""With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
+_WAKE_AT_BYTES = wire.MAX_BLOCK_BYTES
+_RESOLVE_AT_ONCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the two queues and of the end. A queue that is full drops its oldest entries and declares them."""
+
+    pending_records: int = 1024
+    """Records whose numbers have not been fetched from the device."""
+    pending_bytes: int = 64 << 20
+    """Host memory of those records."""
+    outbox_records: int = 100_000
+    """Packed records that the server has not acknowledged."""
+    outbox_bytes: int = 24 << 20
+    """Encoded bytes of those records."""
+    flush_s: float = 5.0
+    """Longest time that ``close`` waits for the server."""
+
+
+class DeviceSource(Protocol):
+    """Where device readings come from. Used from one thread."""
+
+    def start(self) -> None:
+        """Begin reading."""
+
+    def poll(self) -> tuple[wire.Device, ...]:
+        """Readings since the last call. Never blocks."""
+
+    def close(self) -> None:
+        """Stop reading and end what was started."""
+
+    def forget(self) -> None:
+        """In a forked child: let go of inherited descriptors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderStats:
+    """Counters since the start. Every record is acknowledged, waiting, or lost for a named reason."""
+
+    put: int
+    acknowledged: int
+    waiting: int
+    waiting_bytes: int
+    """Of both queues; up to 4 MiB more are in the packing thread's hands."""
+    lost: dict[str, int] = field(default_factory=dict)
+    connections: int = 0
+    cpu_s: float = 0.0
+    failure: str | None = None
+    """Why nothing is sent any more: the server's refusal, or a defect of ours."""
+
+
+class Sender:
+    """A ``Sink`` that speaks protocol v1 to ``server_url`` (http://HOST:PORT).
+
+    ``token`` travels in the Authorization header only. ``config`` must be plain data. Raises ``ValueError`` for an
+    address or a configuration that cannot be used; after that nothing raises. In a forked child the copy is inert.
+    """
+
+    def __init__(
+        self,
+        identity: wire.Identity,
+        server_url: str,
+        token: str | None = None,
+        config: dict[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        devices: DeviceSource | None = None,
+        timing: Timing | None = None,
+        delays: Callable[[], Iterator[float]] | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._server_url = server_url
+        self._devices = devices
+        self._queue, self._outbox = self._empty_queues()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._packed = threading.Event()
+        self._abort = threading.Event()
+        self._reason = ""
+        self._inert = False
+        self._closed = False
+        self._failure: str | None = None
+        self._put = 0
+        self._put_too_late = 0
+        self._thrown_away = 0
+        self._last_step = -1
+        self._cpu_s = [0.0, 0.0]
+        rng = random.Random()  # noqa: S311  # jitter, no secret
+        self._link = Link(
+            Peer(
+                server_url=server_url,
+                token=token,
+                identity=identity,
+                agent=f"floatscope {metadata.version('floatscope')}",
+                config=_plain(config or {}),
+            ),
+            self._outbox,
+            Duties(
+                beat=self._beat,
+                farewell=lambda: self._reason if self._packed.is_set() else None,
+                aborted=self._abort.is_set,
+            ),
+            pause=self._pause,
+            delays=delays or (lambda: backoff_delays(rng)),
+            timing=timing or Timing(),
+        )
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(body, number), name=f"floatscope-{name}", daemon=True)
+            for number, (name, body) in enumerate((("pack", self._pack_until_closed), ("send", self._talk)))
+        ]
+        _living.add(self)
+        for thread in self._threads:
+            thread.start()
+
+    def _empty_queues(self) -> tuple[PendingQueue, Outbox]:
+        limits = self._limits
+        return (
+            PendingQueue(max_records=limits.pending_records, max_bytes=limits.pending_bytes),
+            Outbox(max_records=limits.outbox_records, max_bytes=limits.outbox_bytes),
+        )
+
+    # For the training thread
+
+    def put(self, record: PendingRecord) -> None:
+        """Take over ``record``. Never blocks and never raises; no host synchronisation."""
+        if self._inert:
+            return
+        self._put += 1
+        if self._failure is not None or self._closed:
+            self._put_too_late += 1
+            return
+        if self._queue.put(record) >= _WAKE_AT_BYTES and not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, reason: str) -> None:
+        """Send what is left for at most ``Limits.flush_s`` seconds, say goodbye with ``reason``, and stop."""
+        if self._inert or self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + self._limits.flush_s
+        self._reason = reason
+        self._closing.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._abort.set()
+        _living.discard(self)
+        stats = self.stats()
+        if stats.waiting and self._failure is None:
+            logger.warning(
+                "%d records could not be delivered to %s within %g s and are lost",
+                stats.waiting,
+                self._server_url,
+                self._limits.flush_s,
+            )
+
+    def stats(self) -> SenderStats:
+        """Counters as of now."""
+        counts = self._outbox.counts()
+        lost = dict(counts.lost)
+        if unsent := self._put_too_late + self._thrown_away:
+            lost["not_sending"] = lost.get("not_sending", 0) + unsent
+        return SenderStats(
+            put=self._put,
+            acknowledged=counts.acknowledged,
+            waiting=self._put - counts.acknowledged - sum(lost.values()),
+            waiting_bytes=counts.waiting_bytes + self._queue.nbytes,
+            lost=lost,
+            connections=self._link.connections,
+            cpu_s=sum(self._cpu_s),
+            failure=self._failure,
+        )
+
+    # The packing thread
+
+    def _pack_until_closed(self) -> None:
+        if self._devices is not None:
+            self._devices.start()
+        try:
+            while not self._abort.is_set() and self._failure is None:
+                closing = self._closing.is_set()
+                self._pack_what_is_ready()
+                if closing and not len(self._queue):
+                    break
+                self._cpu_s[0] = time.thread_time()
+                self._wake.wait(0.01 if closing else _PACK_EVERY_S)
+                self._wake.clear()
+        finally:
+            if self._devices is not None:
+                self._devices.close()
+        self._packed.set()
+
+    def _pack_what_is_ready(self) -> None:
+        devices = self._devices.poll() if self._devices is not None else ()
+        more = True
+        while more:
+            records, more = self._resolve_some()
+            if dropped := self._queue.take_dropped():
+                self._outbox.append(
+                    Loss(first=dropped.first, last=dropped.last, records=dropped.count, reason="pending_full")
+                )
+            if devices and records:
+                records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
+                devices = ()
+            for item in pack(records, self._link.max_block_bytes):
+                self._outbox.append(item)
+                time.sleep(0)  # lets the training thread have the interpreter
+        if devices:
+            alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
+            for item in pack([alone], self._link.max_block_bytes):
+                self._outbox.append(replace(item, records=0))
+
+    def _resolve_some(self) -> tuple[list[StepRecord], bool]:
+        records: list[StepRecord] = []
+        size = 0
+        while size < _RESOLVE_AT_ONCE_BYTES:
+            pending = self._queue.take()
+            if pending is None:
+                return records, False
+            size += pending.nbytes
+            try:
+                records.append(pending.resolve())
+            except Exception:  # a device error surfaces here first
+                logger.debug("step %d could not be read", pending.step, exc_info=True)
+                self._outbox.append(Loss(first=pending.step, last=pending.step, records=1, reason="unreadable"))
+            self._last_step = pending.step
+            time.sleep(0)
+        return records, True
+
+    # The sending thread
+
+    def _talk(self) -> None:
+        refused = self._link.run()
+        if refused is not None:
+            self._stop(
+                f"the Floatscope server at {self._server_url} refused: {refused.message} ({refused.hint}). "
+                "Training goes on without telemetry."
+            )
+
+    def _pause(self, seconds: float) -> None:
+        # The first pause after ``close`` begins is cut short, the later ones are not.
+        (self._abort if self._closing.is_set() else self._closing).wait(seconds)
+
+    def _beat(self) -> wire.Beat:
+        self._cpu_s[1] = time.thread_time()
+        stats = self.stats()
+        return wire.Beat(
+            step=self._last_step,
+            queue_bytes=stats.waiting_bytes,
+            dropped=sum(stats.lost.values()),
+            overhead_s=stats.cpu_s,
+        )
+
+    # Ends
+
+    def _guarded(self, body: Callable[[], None], number: int) -> None:
+        try:
+            body()
+        except Exception as error:  # the one guard of both threads
+            logger.debug("the sender failed", exc_info=True)
+            self._stop(f"Floatscope stopped sending after an internal error: {error!r}. Training goes on.")
+        self._cpu_s[number] = time.thread_time()
+
+    def _stop(self, why: str) -> None:
+        if not self._abort.is_set():
+            logger.warning("%s", why)
+        self._failure = why
+        self._abort.set()
+        self._wake.set()
+        self._thrown_away += self._queue.clear()
+        self._outbox.abandon("not_sending")
+
+    def _become_inert(self) -> None:
+        # In a forked child. The threads do not exist here, and a lock may be held by one of them for ever.
+        self._inert = True
+        self._link.forget_socket()
+        if self._devices is not None:
+            self._devices.forget()
+        self._queue, self._outbox = self._empty_queues()
+
+
+_living: weakref.WeakSet[Sender] = weakref.WeakSet()
+
+
+def _silence_children() -> None:
+    for sender in list(_living):
+        sender._become_inert()
+
+
+def _close_all() -> None:
+    for sender in list(_living):
+        sender.close("exit")
+
+
+os.register_at_fork(after_in_child=_silence_children)
+atexit.register(_close_all)
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    try:
+        data = msgspec.msgpack.encode(config)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"config: give plain numbers, strings, lists and dicts only ({error})") from error
+    if len(data) > wire.MAX_BLOCK_BYTES // 4:
+        raise ValueError(f"config: {len(data)} bytes encoded, more than the {wire.MAX_BLOCK_BYTES // 4} allowed")
+    plain: dict[str, Any] = msgspec.msgpack.decode(data)
+    return plain

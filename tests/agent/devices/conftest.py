@@ -1,0 +1,159 @@
+"""A tree like /sys with AMD cards in it, and stand-ins for the vendors' C libraries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from floatscope._devices._lines import NoDevices, Sample, decode_line
+
+SOURCES = Path(__file__).parents[1] / "fake_smi"
+GIB = 1 << 30
+
+
+class FakeSys:
+    """A tree below ``root`` as the amdgpu driver lays it out; values may change while somebody reads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "class/drm").mkdir(parents=True)
+        # Every machine has some of these; none is a card.
+        (root / "class/drm/version").write_text("drm 1.1.0\n")
+
+    def card(self, number: int, address: str, *, vendor: str = "0x1002") -> Path:
+        """A card with the files and values of an MI300X; returns its device folder."""
+        device = self.root / "devices/pci0000:00" / address
+        sensors = device / f"hwmon/hwmon{number + 3}"
+        sensors.mkdir(parents=True)
+        card = device / f"drm/card{number}"
+        card.mkdir(parents=True)
+        (card / "device").symlink_to("../..")
+        (self.root / f"class/drm/card{number}").symlink_to(card)
+        # A connector of the card must not be taken for another card.
+        (self.root / f"class/drm/card{number}-DP-1").mkdir()
+        self.write(
+            device,
+            vendor=vendor,
+            product_name="AMD Instinct MI300X OAM",
+            mem_info_vram_total=192 * GIB,
+            mem_info_vram_used=40 * GIB,
+            gpu_busy_percent=87,
+            mem_busy_percent=55,
+        )
+        self.write(
+            sensors,
+            power1_input=512_000_000,
+            temp2_input=61_000,
+            temp2_label="junction",
+            temp3_input=52_000,
+            temp3_label="mem",
+        )
+        return device
+
+    @staticmethod
+    def write(folder: Path, **values: object) -> None:
+        """Write files; None removes one."""
+        for name, value in values.items():
+            if value is None:
+                (folder / name).unlink()
+            else:
+                (folder / name).write_text(f"{value}\n")
+
+    def driver_is_live(self) -> None:
+        (self.root / "module/amdgpu").mkdir(parents=True)
+        (self.root / "module/amdgpu/initstate").write_text("live\n")
+
+
+@pytest.fixture
+def fake_sys(tmp_path: Path) -> FakeSys:
+    return FakeSys(tmp_path / "sys")
+
+
+def _library(source: str, target: Path) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", target, SOURCES / source], check=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def rocm_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for ROCM_PATH with the stand-in of AMD SMI in it."""
+    root = tmp_path_factory.mktemp("rocm")
+    _library("fake_amd_smi.c", root / "lib/libamd_smi.so")
+    return root
+
+
+@pytest.fixture(scope="session")
+def nvml_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for LD_LIBRARY_PATH with the stand-in of NVML in it."""
+    root = tmp_path_factory.mktemp("nvml")
+    _library("fake_nvml.c", root / "libnvidia-ml.so.1")
+    return root
+
+
+class RunningSidecar:
+    """``python -m floatscope._devices`` with a pipe on either side."""
+
+    def __init__(self, root: Path, environment: dict[str, str], options: tuple[str, ...] = ()) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "floatscope._devices", f"--sysfs={root}", "--period=0.02", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "ROCM_PATH": "/nonexistent", **environment},
+        )
+
+    def line(self) -> Sample | NoDevices:
+        assert self.process.stdout is not None
+        return decode_line(self.process.stdout.readline())
+
+    def until(self, wanted: Callable[[Sample], bool], within_s: float = 20.0) -> Sample:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            line = self.line()
+            assert isinstance(line, Sample), line
+            if wanted(line):
+                return line
+        raise AssertionError("no such sample came in time")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            assert self.process.wait(20) == 0
+        finally:
+            self.process.kill()
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def sidecar(fake_sys: FakeSys) -> Iterator[Callable[..., RunningSidecar]]:
+    running: list[RunningSidecar] = []
+
+    def start(*options: str, **environment: str) -> RunningSidecar:
+        running.append(RunningSidecar(fake_sys.root, environment, options))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    def wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            time.sleep(0.005)
+
+    return wait
