@@ -1,0 +1,68 @@
+"""What the training thread hands to the sender: one pending record per optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floatscope import wire
+
+__all__ = ["PendingRecord", "Sink", "StepRecord", "SummaryRows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRows:
+    """The statistics of one kind at one step, a row per layer.
+
+    ``layers`` is uint32 [L]. ``fields`` holds every field of ``wire.Summaries``, each [L]: count, zeros, nans, infs
+    int64; sum, sumsq float64; absmax, absmin, scale, under, over_low, over_high, floor float32 (the last four with the
+    payload ``wire.MISSING_BITS`` where nothing is known). ``hist`` is int64 [L, 512], or None when not taken.
+    """
+
+    kind: str
+    layers: NDArray[np.uint32]
+    fields: dict[str, NDArray[np.generic]]
+    hist: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """Everything one rank knows about one optimizer step. ``layers`` lists entries new or changed since the last."""
+
+    step: int
+    scalars: dict[str, float]
+    summaries: tuple[SummaryRows, ...]
+    events: tuple[wire.Event, ...] = ()
+    layers: tuple[wire.Layer, ...] = ()
+    devices: tuple[wire.Device, ...] = ()
+
+
+class PendingRecord(Protocol):
+    """A step whose numbers may still be on their way from the device."""
+
+    @property
+    def step(self) -> int:
+        """The optimizer step, known before the numbers are (a drop declares it)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that the record holds, in bytes."""
+
+    def ready(self) -> bool:
+        """Whether ``resolve`` would not wait for the device. Never blocks."""
+
+    def resolve(self) -> StepRecord:
+        """The numbers. Not for the training thread: it derives shares from histograms."""
+
+
+class Sink(Protocol):
+    """Where records go. ``put`` never blocks and never raises; ``close`` flushes for at most 5 s."""
+
+    def put(self, record: PendingRecord) -> None:
+        """Take over ``record``, or drop and count it."""
+
+    def close(self, reason: str) -> None:
+        """Send what is left and stop."""
