@@ -161,6 +161,8 @@ class _ClipObserver:
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
         self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
         total = named["total_norm"]
+        if type(total) not in (torch.Tensor, float):
+            return  # a norm that is spread over the ranks: its value would take a collective operation
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.buffer.clip_coefficients.append(scalar_of("clip_coef", clipped))

@@ -84,7 +84,7 @@ class Pending:
     ) -> None:
         self.step = buffer.step
         self._parts = [
-            _Facts(p.kind, p.layer, p.row.elements, p.format, p.loss_scaled, p.in_norm) for p in buffer.parts
+            _Facts(p.kind, p.layer, p.row.elements, p.format, p.loss_scaled, p.in_norm, p.sharded) for p in buffer.parts
         ]
         self._events = events
         self._layers = layers
@@ -123,7 +123,8 @@ class Pending:
             hist = None if hists is None else hists[rows]
             summaries.append(_summary_rows(kind, parts, statistics[rows], hist, carried[rows], coming[rows]))
         in_norm = [i for i, part in enumerate(self._parts) if part.kind == "grad" and part.in_norm]
-        if in_norm:
+        # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
+        if in_norm and not any(self._parts[i].sharded for i in in_norm):
             values["grad_norm"] = _norm(statistics[in_norm], carried[in_norm])
         scalars, events = _conclusions(self.step, values, scale)
         return StepRecord(
@@ -144,6 +145,7 @@ class _Facts(NamedTuple):
     format: str
     loss_scaled: bool
     in_norm: bool
+    sharded: bool
 
 
 def _values(buffer: StepBuffer, previous_scale: torch.Tensor | None) -> dict[_Key, Scalar]:

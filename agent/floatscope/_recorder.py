@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,6 +37,8 @@ class Part:
     """Factor at the cast that comes, on top of a loss scale."""
     in_norm: bool = True
     """Belongs to the gradient norm: False for evaluations of a closure that a later one replaced."""
+    sharded: bool = False
+    """This rank holds a part of the tensor only."""
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Recorder:
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
         """
+        tensor, sharded = _local_part(tensor)
         stored = format_of(tensor.dtype)
         if stored is None or tensor.device.type == "meta":
             return
@@ -114,7 +118,7 @@ class Recorder:
             earlier.row = merge_(earlier.row, row)
             earlier.cast_scale = scale
             return
-        part = Part(kind, layer, row, operand.format, loss_scaled, scale)
+        part = Part(kind, layer, row, operand.format, loss_scaled, scale, sharded=sharded)
         self.buffer.parts.append(part)
         if merge:
             self.buffer.merged[kind, layer] = part
@@ -141,3 +145,13 @@ def scalar_of(name: str, value: object) -> Scalar:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"scalar {name!r}: expected one number, got {type(value).__name__} ({error})") from None
+
+
+def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """This rank's part of ``tensor``, and whether others hold more of it. No collective operation."""
+    # Importing DTensor takes over a second; without the import there is none.
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or not isinstance(tensor, distributed.DTensor):
+        return tensor, False
+    local: torch.Tensor = tensor.to_local()
+    return local, not all(placement.is_replicate() for placement in tensor.placements)

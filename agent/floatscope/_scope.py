@@ -258,26 +258,37 @@ def _rank_and_world() -> tuple[int, int]:
 
 
 def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
+    from floatscope._devices import LocalDevices
     from floatscope._sender import Limits, Sender
 
     rank, world = _rank_and_world()
     identity = wire.Identity(
         run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
     )
-    description = {
-        "torch": torch.__version__,
+    assert config.server is not None, "configured() gives every option a value"
+    return Sender(
+        identity,
+        config.server,
+        config.token,
+        _description(model, optimizers, scaler, config),
+        limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
+        devices=LocalDevices(),
+    )
+
+
+def _description(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config
+) -> dict[str, object]:
+    """What the server shows as the run's configuration: plain data, without the token."""
+    return {
+        "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "model": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "optimizers": [type(o).__name__ for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
-        "every": {
-            "gradients": config.gradients_every,
-            "activations": config.activations_every,
-            "weights": config.weights_every,
-            "histograms": config.histograms_every,
-        },
+        "gradients_every": config.gradients_every,
+        "activations_every": config.activations_every,
+        "weights_every": config.weights_every,
+        "histograms_every": config.histograms_every,
     }
-    assert config.server is not None, "configured() gives every option a value"
-    limits = Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes)
-    return Sender(identity, config.server, config.token, description, limits=limits)

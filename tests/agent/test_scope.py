@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -245,3 +246,14 @@ def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert _scope._rank_and_world() == (3, 8)
+
+
+def test_the_description_of_a_run_is_plain_data() -> None:
+    model = make_model()
+    config = Config(token="secret", histograms_every=3)
+    description = _scope._description(model, [sgd(model)], torch.amp.GradScaler("cpu"), config)
+    packed = msgspec.msgpack.encode(description)
+    assert msgspec.msgpack.decode(packed) == description
+    assert b"secret" not in packed
+    assert description["optimizers"] == ["SGD"]
+    assert (description["parameters"], description["scaler"], description["histograms_every"]) == (20, "GradScaler", 3)

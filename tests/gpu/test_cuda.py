@@ -116,13 +116,20 @@ def test_weights_are_bitwise_equal() -> None:
             scope.close()
         return [p.detach().clone() for p in model.parameters()]
 
-    torch.use_deterministic_algorithms(mode=True)
-    try:
-        baseline, repeated, observed = train(watched=False), train(watched=False), train(watched=True)
-    finally:
-        torch.use_deterministic_algorithms(mode=False)
+    baseline, repeated, observed = train(watched=False), train(watched=False), train(watched=True)
     assert all(torch.equal(a, b) for a, b in zip(baseline, repeated, strict=True)), "the baseline does not repeat"
     assert all(torch.equal(a, b) for a, b in zip(baseline, observed, strict=True))
+
+
+def test_deterministic_mode_is_no_obstacle() -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(2))
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        row = measure(x.cuda(), histogram=True)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert row.hist is not None
+    assert np.array_equal(row.hist.cpu().numpy(), floatscope.summarize(x).hist)
 
 
 def test_temporary_memory_is_bounded() -> None:
