@@ -1,0 +1,143 @@
+"""Observes module outputs, and the inputs and output gradients of linear-like modules, by hooks.
+
+Each tensor is measured inside the hook, so an in-place operation that follows cannot change what is seen, and the
+rows of micro-batches are merged on the device. A forward pass that activation checkpointing repeats during backward
+is not measured a second time; evaluation passes (the model in eval mode) are not measured at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from floatscope._guard import Guard
+from floatscope._operands import CastsOperands, Operand
+from floatscope._recorder import Recorder
+
+__all__ = ["ActivationTap"]
+
+_hooking = Guard("a module's hook ran")
+
+
+class ActivationTap:
+    """Hooks on the layers of one model. ``keep_scale`` notes the loss scale of the step; whether there is one."""
+
+    def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], bool]) -> None:
+        self._recorder = recorder
+        self._model = model
+        self._keep_scale = keep_scale
+        self._coming: dict[int, Mapping[str, Operand]] = {}
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def install(self) -> None:
+        """Add the hooks."""
+        for layer, module in self._recorder.table.observable():
+            if isinstance(module, CastsOperands):
+                self._handles.append(module.register_forward_pre_hook(_Hook(self._before_forward, layer)))
+            self._handles.append(module.register_forward_hook(_Hook(self._after_forward, layer)))
+        self._handles.append(self._model.register_forward_hook(_Hook(self._after_model, 0)))
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
+        recorder = self._recorder
+        buffer = recorder.buffer
+        if not (buffer.activations or buffer.weights) or not self._model.training or _recomputing():
+            return
+        casts = self._coming[layer] = module.floatscope_operands()
+        if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
+            recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+
+    def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        recorder = self._recorder
+        if not self._model.training:
+            return
+        recomputing = _recomputing()
+        if not recomputing:
+            recorder.table.executed(layer)
+        if not recorder.buffer.activations:
+            return
+        out = _first_tensor(output)
+        linear = recorder.table.is_linear_like(module)
+        casts = self._coming.pop(layer, {})
+        if not recomputing:
+            if out is not None:
+                recorder.record("act", layer, out, merge=True)
+            given = _first_tensor(args)
+            if linear and given is not None:
+                recorder.record("act_in", layer, given, cast=casts.get("act_in"), merge=True)
+        # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
+        if linear and out is not None and out.requires_grad:
+            _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
+
+    def after_backward_of_output(self, layer: int, module: nn.Module, gradient: torch.Tensor) -> None:
+        """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
+        cast = module.floatscope_operands().get("act_grad") if isinstance(module, CastsOperands) else None
+        loss_scaled = self._keep_scale()
+        self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
+
+    def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
+            return
+        bad = loss.detach().isfinite().all().logical_not().to(torch.float64)
+        buffer = self._recorder.buffer
+        buffer.raw_loss_nonfinite = bad if buffer.raw_loss_nonfinite is None else buffer.raw_loss_nonfinite + bad
+
+
+class _Hook:
+    """A module hook that never changes the call. Pickled or deep-copied with its model it becomes one that does
+    nothing and needs nothing but the standard library to load."""
+
+    def __init__(self, observe: Callable[..., None], layer: int) -> None:
+        self._observe = observe
+        self._layer = layer
+
+    def __call__(self, module: nn.Module, *args: object) -> None:
+        if torch.compiler.is_compiling():
+            return
+        with _hooking:
+            self._observe(self._layer, module, *args)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _GradientHook:
+    """A tensor hook on the output of a layer; returns None, so the gradient passes unchanged."""
+
+    def __init__(self, tap: ActivationTap, layer: int, module: nn.Module) -> None:
+        self._tap, self._layer, self._module = tap, layer, module
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        with _hooking:
+            self._tap.after_backward_of_output(self._layer, self._module, gradient)
+
+
+def _whole_base(output: torch.Tensor) -> torch.Tensor:
+    """The tensor whose gradient has the same elements and is computed whatever happens to ``output`` in place.
+
+    A linear layer's output is a view when its input has more than two dimensions. An in-place operation takes a view
+    out of the graph, with the hooks on it, and leaves its base in.
+    """
+    base = output._base if output._is_view() else None
+    return base if base is not None and base.numel() == output.numel() and base.requires_grad else output
+
+
+def _recomputing() -> bool:
+    """Whether autograd is running: a forward pass inside a backward pass repeats one that was seen."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _first_tensor(value: object) -> torch.Tensor | None:
+    if isinstance(value, tuple | list) and value:
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,185 @@
+"""Reads every gradient once for each optimizer step, before anything can change it.
+
+The read happens at the first of: a GradScaler begins to unscale, gradients are about to be clipped, the optimizer is
+about to step; with a closure, at the end of each evaluation of it. So it sees overflow steps, which a scaler skips,
+and pre-clip gradients, whichever implementation of the optimizer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from floatscope._guard import Guard
+from floatscope._patches import observe
+from floatscope._recorder import Recorder, scalar_of
+
+__all__ = ["GradientTap"]
+
+_stepping = Guard("an optimizer stepped")
+
+
+class GradientTap:
+    """Gradients of the model's parameters, learning rates and clip coefficients.
+
+    Without ``optimizers`` it follows every optimizer that holds a parameter of the model.
+    """
+
+    def __init__(self, recorder: Recorder, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._recorder = recorder
+        self._optimizers = list(optimizers)
+        self._adopting = not optimizers
+        self._read: set[torch.Tensor] = set()
+        self._undo: list[Callable[[], None]] = []
+        self.keep_scale: Callable[[], bool] = _no_scaler
+        """Notes the loss scale of this step; whether there is one."""
+
+    def install(self) -> None:
+        """Start observing."""
+        if self._adopting:
+            handles = [
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ]
+        else:
+            handles = []
+            for optimizer in self._optimizers:
+                handles.append(optimizer.register_step_pre_hook(self._before_step))
+                handles.append(optimizer.register_step_post_hook(self._after_step))
+        self._undo += [handle.remove for handle in handles]
+        # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
+        clip = _ClipObserver(self, self._recorder)
+        self._undo += [
+            observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip),
+            observe(torch.nn.utils, "clip_grads_with_norm_", clip),
+        ]
+
+    def remove(self) -> None:
+        """Stop observing; nothing stays behind."""
+        while self._undo:
+            self._undo.pop()()
+
+    def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """The optimizer's number; None when it is none of ours."""
+        for index, known in enumerate(self._optimizers):
+            if known is optimizer:
+                return index
+        if self._adopting and any(p in self._recorder.table.layer_of for p in parameters_of(optimizer)):
+            self._optimizers.append(optimizer)
+            return len(self._optimizers) - 1
+        return None
+
+    def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
+        """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
+        self.read(parameters_of(optimizer), loss_scaled=loss_scaled)
+        index = self.index_of(optimizer)
+        rates = self._recorder.buffer.scalars
+        before = sum(len(known.param_groups) for known in self._optimizers[:index])
+        for number, group in enumerate(optimizer.param_groups, start=before):
+            rates[f"lr/{number}" if number else "lr"] = scalar_of("lr", group["lr"])
+
+    def read(self, parameters: Iterable[torch.Tensor], *, loss_scaled: bool) -> None:
+        """Measure the gradients of those parameters that are ours and were not read in this step yet."""
+        recorder = self._recorder
+        if not recorder.buffer.gradients:
+            return
+        layer_of = recorder.table.layer_of
+        for parameter in parameters:
+            layer = layer_of.get(parameter)
+            if layer is None or parameter in self._read or parameter.grad is None:
+                continue
+            self._read.add(parameter)
+            recorder.table.has_gradient(layer)
+            recorder.record("grad", layer, _dense_values(parameter.grad), loss_scaled=loss_scaled)
+
+    def end_step(self) -> None:
+        """Forget what was read: the next backward pass writes new gradients."""
+        self._read.clear()
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        with _stepping:
+            if self.index_of(optimizer) is None:
+                return None
+            # The arguments include the optimizer itself.
+            closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+            if closure is None:
+                self.read_optimizer(optimizer, loss_scaled=False)
+                return None
+            observed = _ObservedClosure(self, optimizer, closure)
+            if "closure" in kwargs:
+                return args, {**kwargs, "closure": observed}
+            return (args[0], observed, *args[2:]), kwargs
+        return None
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with _stepping:
+            self._read.difference_update(parameters_of(optimizer))
+
+    def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
+        """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
+        layers = {self._recorder.table.layer_of.get(p) for p in parameters_of(optimizer)}
+        for part in self._recorder.buffer.parts:
+            if part.kind == "grad" and part.layer in layers:
+                part.in_norm = False
+        self._read.difference_update(parameters_of(optimizer))
+        self.read_optimizer(optimizer, loss_scaled=False)
+
+
+class _ObservedClosure:
+    """The user's closure, its gradients read when it ends."""
+
+    def __init__(self, tap: GradientTap, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> None:
+        self._tap, self._optimizer, self._closure = tap, optimizer, closure
+
+    def __call__(self) -> Any:  # noqa: ANN401 (whatever the user's closure returns)
+        result = self._closure()
+        with _stepping:
+            self._tap.after_evaluation(self._optimizer)
+        return result
+
+
+class _ClipObserver:
+    """Sees ``clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)``."""
+
+    def __init__(self, tap: GradientTap, recorder: Recorder) -> None:
+        self._tap, self._recorder = tap, recorder
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
+        parameters, layer_of = named["parameters"], self._recorder.table.layer_of
+        if isinstance(parameters, torch.Tensor):
+            parameters = [parameters]
+        elif not isinstance(parameters, list | tuple):
+            parameters = list(layer_of)  # an iterator, which is not ours to use up
+        if not any(p in layer_of for p in parameters):
+            return
+        # With a scaler, gradients that nobody has unscaled yet still carry its scale.
+        self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
+        total = named["total_norm"]
+        if type(total) not in (torch.Tensor, float):
+            return  # a norm that is spread over the ranks: its value would take a collective operation
+        ratio = float(named["max_norm"]) / (total + 1e-6)
+        clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
+        self._recorder.buffer.clip_coefficients.append(scalar_of("clip_coef", clipped))
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        pass
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+    """All parameters of all groups."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
+    # Rows of a sparse gradient that occur twice are not added up first: coalescing would wait for the device.
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def _no_scaler() -> bool:
+    return False

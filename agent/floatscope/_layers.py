@@ -1,0 +1,129 @@
+"""The layer table: which modules are observed, under which number, and what is known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+import msgspec
+import torch
+from torch import nn
+
+from floatscope import wire
+from floatscope._operands import CastsOperands
+
+__all__ = ["Coverage", "LayerTable"]
+
+ROOT_NAME = "(model)"
+"""The root module's qualified name is empty; a parameter of its own still needs a layer to belong to."""
+
+
+class Coverage(TypedDict):
+    """What of a model is seen."""
+
+    trainable: int
+    """Layers that own a parameter which requires a gradient."""
+    observed: int
+    """Those of them of which a gradient was read."""
+    reasons: dict[str, list[str]]
+    """Why something is not seen: a text, and the names of the layers that it holds for."""
+
+
+class LayerTable:
+    """Layers of one model: every module that owns parameters or multiplies matrices, numbered in module order.
+
+    A parameter used by several modules (tied weights) belongs to the first of them. ``parameters`` of a layer counts
+    those it owns.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules: list[nn.Module] = []
+        self.layer_of: dict[torch.Tensor, int] = {}
+        self._entries: list[wire.Layer] = []
+        self._changed: set[int] = set()
+        self._executed = 0
+        self._with_gradient: set[int] = set()
+        for name, module in model.named_modules():
+            owned = [p for p in module.parameters(recurse=False) if p not in self.layer_of]
+            if not owned and not self.is_linear_like(module):
+                continue
+            index = len(self.modules)
+            self.modules.append(module)
+            self.layer_of.update((p, index) for p in owned)
+            self._entries.append(
+                wire.Layer(
+                    index=index,
+                    name=name or ROOT_NAME,
+                    module_type=type(module).__name__,
+                    parameters=sum(p.numel() for p in owned),
+                )
+            )
+        self._changed.update(range(len(self.modules)))
+
+    @staticmethod
+    def is_linear_like(module: nn.Module) -> bool:
+        """Whether the module multiplies its input by a matrix, so that FP8 would cast its operands."""
+        return isinstance(module, nn.Linear | CastsOperands)
+
+    def observable(self) -> Iterator[tuple[int, nn.Module]]:
+        """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
+        for index, module in enumerate(self.modules):
+            if self.is_linear_like(module) or next(module.children(), None) is None:
+                yield index, module
+
+    def owned(self, index: int) -> list[torch.Tensor]:
+        """The parameters that belong to a layer."""
+        return [p for p in self.modules[index].parameters(recurse=False) if self.layer_of.get(p) == index]
+
+    def executed(self, index: int) -> None:
+        """Note that a layer ran: the first time fixes its place in execution order."""
+        if self._entries[index].order < 0:
+            self._replace(index, order=self._executed)
+            self._executed += 1
+
+    def met(self, index: int, operand: wire.Operand) -> None:
+        """Note a format that a tensor of the layer meets; one per kind, the latest."""
+        known = self._entries[index].operands
+        if operand not in known:
+            others = tuple(o for o in known if o.kind != operand.kind)
+            self._replace(index, operands=(*others, operand))
+
+    def has_gradient(self, index: int) -> None:
+        """Note that a gradient of the layer was read."""
+        self._with_gradient.add(index)
+
+    def _replace(
+        self, index: int, *, order: int | None = None, operands: tuple[wire.Operand, ...] | None = None
+    ) -> None:
+        entry = self._entries[index]
+        self._entries[index] = msgspec.structs.replace(
+            entry,
+            order=entry.order if order is None else order,
+            operands=entry.operands if operands is None else operands,
+        )
+        self._changed.add(index)
+
+    def take_changes(self) -> tuple[wire.Layer, ...]:
+        """Entries new or changed since the last call, in order of their index."""
+        changed = tuple(self._entries[i] for i in sorted(self._changed))
+        self._changed.clear()
+        return changed
+
+    def coverage(self) -> Coverage:
+        """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
+        trainable = [i for i in range(len(self.modules)) if any(p.requires_grad for p in self.owned(i))]
+        observable = {i for i, _ in self.observable()}
+        reasons: dict[str, list[str]] = {}
+        for index in trainable:
+            entry = self._entries[index]
+            if index not in self._with_gradient:
+                reasons.setdefault("no gradient was read", []).append(entry.name)
+            if index not in observable:
+                reasons.setdefault("outputs not observed: the module contains others", []).append(entry.name)
+            elif entry.order < 0:
+                reasons.setdefault("outputs not observed: its forward was never called", []).append(entry.name)
+        return {
+            "trainable": len(trainable),
+            "observed": len(self._with_gradient.intersection(trainable)),
+            "reasons": reasons,
+        }

@@ -1,0 +1,66 @@
+"""Formats that the tensors of a layer meet: the ones they are stored in and the ones they are about to be cast to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from floatscope import wire
+from floatscope._formats import format_named
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CASTS", "CastsOperands", "Operand", "format_of"]
+
+CASTS = ("act_in", "weight", "act_grad")
+"""Kinds that a layer can cast: its input, its weight and the gradient of its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A cast that a module is about to make: to ``format``, after multiplication by ``scale``.
+
+    ``scale`` is a number or a 0-d tensor on any device, which is copied and never waited for. ``scaling`` says where
+    it comes from: "none", "static", "delayed" (from earlier steps) or "dynamic" (from this very tensor).
+    ``ValueError`` for an unknown format or scaling.
+    """
+
+    format: str
+    scale: float | torch.Tensor = 1.0
+    scaling: str = "none"
+
+    def __post_init__(self) -> None:
+        format_named(self.format)
+        if self.scaling not in wire.SCALINGS:
+            raise ValueError(f"unknown scaling {self.scaling!r}; known are {', '.join(wire.SCALINGS)}")
+
+
+@runtime_checkable
+class CastsOperands(Protocol):
+    """A module that casts its operands, in the manner of FP8 linear layers.
+
+    ``floatscope_operands`` maps the kinds "act_in", "weight" and "act_grad" to the cast that comes next: it is called
+    right before a forward pass for the first two and right before the backward pass of the output for the third.
+    """
+
+    def floatscope_operands(self) -> Mapping[str, Operand]:
+        """The casts to come, by kind."""
+
+
+_FORMATS = {
+    "torch.float64": "fp32",  # counted through its float32 value
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.float8_e4m3fn": "e4m3fn",
+    "torch.float8_e4m3fnuz": "e4m3fnuz",
+    "torch.float8_e5m2": "e5m2",
+    "torch.float8_e5m2fnuz": "e5m2fnuz",
+}
+
+
+def format_of(dtype: torch.dtype) -> str | None:
+    """Name of the format that ``dtype`` stores; None for a dtype that is not observed."""
+    return _FORMATS.get(str(dtype))

@@ -1,0 +1,74 @@
+"""Observing functions of other libraries: each is wrapped once, however many observers, and restored after the last."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from floatscope._guard import Guard
+
+__all__ = ["Observer", "active_patches", "observe"]
+
+
+class Observer(Protocol):
+    """Sees the calls of one function. Neither method may change the arguments or the result."""
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the call."""
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        """After a call that returned."""
+
+
+class _Patch:
+    def __init__(self, owner: Any, name: str) -> None:  # noqa: ANN401 (a class or a module)
+        original = vars(owner)[name]
+        guard = Guard(f"observing {name}")
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            for observer in tuple(self.observers):
+                with guard:
+                    observer.enter(args, kwargs)
+            result = original(*args, **kwargs)
+            for observer in tuple(self.observers):
+                with guard:
+                    observer.leave(args, kwargs, result)
+            return result
+
+        self.observers: list[Observer] = []
+        self._owner, self._name, self._original, self._wrapper = owner, name, original, wrapper
+        setattr(owner, name, wrapper)
+
+    def restore(self) -> None:
+        # Somebody may have wrapped the wrapper since; it then stays, without observers.
+        if vars(self._owner)[self._name] is self._wrapper:
+            setattr(self._owner, self._name, self._original)
+
+
+_patches: dict[tuple[int, str], _Patch] = {}
+
+
+def observe(owner: Any, name: str, observer: Observer) -> Callable[[], None]:  # noqa: ANN401
+    """Show ``observer`` every call of ``owner.name`` (looked up on the class that defines it); returns the undoing."""
+    if isinstance(owner, type):
+        owner = next(cls for cls in owner.__mro__ if name in vars(cls))
+    key = (id(owner), name)
+    patch = _patches.get(key)
+    if patch is None:
+        patch = _patches[key] = _Patch(owner, name)
+    patch.observers.append(observer)
+
+    def undo() -> None:
+        patch.observers.remove(observer)
+        if not patch.observers and _patches.get(key) is patch:
+            del _patches[key]
+            patch.restore()
+
+    return undo
+
+
+def active_patches() -> list[str]:
+    """Names of the functions that are wrapped at the moment."""
+    return [name for _, name in _patches]

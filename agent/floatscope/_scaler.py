@@ -1,0 +1,100 @@
+"""Observes a torch GradScaler: overflow steps, which it skips, and the scale that gradients carried when read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from floatscope._gradients import GradientTap
+from floatscope._patches import observe
+from floatscope._recorder import Recorder
+
+__all__ = ["ScalerTap"]
+
+
+class ScalerTap:
+    """Has the gradients read when ``scaler`` begins to unscale them, and keeps found_inf of each optimizer.
+
+    Whether a step was skipped is decided by found_inf: fused optimizers are called on overflow steps too.
+    """
+
+    def __init__(self, recorder: Recorder, gradients: GradientTap, scaler: torch.amp.GradScaler) -> None:
+        self._recorder = recorder
+        self._gradients = gradients
+        self._scaler = scaler
+        self._found: dict[int, list[torch.Tensor]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Start observing the scaler's class."""
+        self._gradients.keep_scale = self.keep_scale
+        cls = type(self._scaler)
+        self._undo = [observe(cls, "_unscale_grads_", _Unscaling(self)), observe(cls, "update", _Updating(self))]
+
+    def remove(self) -> None:
+        """Stop observing."""
+        while self._undo:
+            self._undo.pop()()
+
+    def keep_scale(self) -> bool:
+        """Keep the scale of this step, as of its first use: ``update`` changes the tensor in place.
+
+        False before the scaler's first use and for a disabled one, which has no scale.
+        """
+        scale = self._scaler._scale if self._scaler.is_enabled() else None
+        if scale is not None and self._recorder.buffer.loss_scale is None:
+            self._recorder.buffer.loss_scale = scale.detach().clone()
+        return scale is not None
+
+    def end_step(self) -> None:
+        """Keep the flags of a step whose scaler was not updated."""
+        self._keep_found()
+
+    def _keep_found(self) -> None:
+        # Copies: ``update`` adds the flags of all optimizers up in the first one's tensor.
+        for index, flags in self._found.items():
+            self._recorder.buffer.found_inf[index] = [flag.detach().clone() for flag in flags]
+        self._found.clear()
+
+    def before_unscale(self, scaler: object, optimizer: torch.optim.Optimizer) -> None:
+        if scaler is self._scaler and self._gradients.index_of(optimizer) is not None:
+            self.keep_scale()
+            self._gradients.read_optimizer(optimizer, loss_scaled=True)
+
+    def after_unscale(self, scaler: object, optimizer: torch.optim.Optimizer, found: dict[Any, torch.Tensor]) -> None:
+        index = self._gradients.index_of(optimizer)
+        if scaler is self._scaler and index is not None:
+            # The tensors themselves: a sharded scaler reduces them over the ranks after this.
+            self._found[index] = list(found.values())
+
+    def before_update(self, scaler: object) -> None:
+        if scaler is self._scaler:
+            self._keep_found()
+
+
+class _Unscaling:
+    """Sees ``_unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16)``."""
+
+    def __init__(self, tap: ScalerTap) -> None:
+        self._tap = tap
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tap.before_unscale(args[0], args[1])
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:  # noqa: ANN401
+        self._tap.after_unscale(args[0], args[1], result)
+
+
+class _Updating:
+    """Sees ``update(self, new_scale)``."""
+
+    def __init__(self, tap: ScalerTap) -> None:
+        self._tap = tap
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tap.before_update(args[0])
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        pass

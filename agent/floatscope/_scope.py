@@ -1,0 +1,294 @@
+"""Attaching to a training: ``watch`` and the ``Scope`` it returns."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import torch
+from torch import nn
+
+from floatscope import wire
+from floatscope._activations import ActivationTap
+from floatscope._config import Config, configured, disabled_by_environment, run_name
+from floatscope._gradients import GradientTap
+from floatscope._guard import Guard
+from floatscope._layers import Coverage, LayerTable
+from floatscope._operands import CASTS, CastsOperands
+from floatscope._pending import Pending
+from floatscope._record import Sink
+from floatscope._recorder import Recorder
+from floatscope._scaler import ScalerTap
+
+__all__ = ["Scope", "watch"]
+
+_logger = logging.getLogger("floatscope")
+_ending = Guard("a step ended")
+_weighing = Guard("weights were read")
+_closing = Guard("closing")
+_attached: dict[nn.Module, Scope] = {}
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+
+
+class Scope:
+    """One attachment to one model. Made by ``floatscope.watch``; all methods are for the training thread.
+
+    Nothing here waits for the device, the network or the disk, and no exception escapes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        scaler: torch.amp.GradScaler | None,
+        config: Config,
+        sink: Sink,
+    ) -> None:
+        self.config = config
+        self._model = model
+        self._table = LayerTable(model)
+        self._recorder = Recorder(self._table, config)
+        self._gradients = GradientTap(self._recorder, optimizers)
+        self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
+        if self._scaler is not None:
+            self._scaler.install()
+        self._gradients.install()
+        self._activations = ActivationTap(self._recorder, model, self._gradients.keep_scale)
+        self._activations.install()
+        self._sink = sink
+        self._previous_scale: torch.Tensor | None = None
+        self._last_end: float | None = None
+        self._closed = False
+        _attached[model] = self
+        atexit.register(self._at_exit)
+
+    @property
+    def coverage(self) -> Coverage:
+        """Of how many ``trainable`` layers a gradient was ``observed`` so far, and ``reasons``: text -> layer names."""
+        return self._table.coverage()
+
+    def step(self, loss: object = None, **scalars: object) -> None:
+        """End an optimizer step, skipped ones included: call it once after each ``optimizer.step()``.
+
+        ``loss`` and ``scalars`` are numbers or one-element tensors on any device; tensors are copied there and fetched
+        later. No host synchronisation.
+        """
+        if self._closed:
+            return
+        self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
+        with _ending:
+            self._end_step()
+
+    def log(self, **scalars: object) -> None:
+        """Attach scalars to the step in progress; like those of ``step``."""
+        if not self._closed:
+            self._recorder.log(scalars)
+
+    def close(self) -> None:
+        """Remove every hook and patch, send what is left for at most 5 s, and stop. Further calls do nothing."""
+        self._close("finished")
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close("finished" if error is None else "failed")
+
+    def _end_step(self) -> None:
+        recorder = self._recorder
+        try:
+            if self._scaler is not None:
+                self._scaler.end_step()
+            if recorder.buffer.weights:
+                with _weighing:
+                    self._read_weights()
+        finally:
+            self._gradients.end_step()
+            finished = recorder.next_step()
+        now = time.perf_counter()
+        if self._last_end is not None:
+            finished.scalars.setdefault("step_time_s", now - self._last_end)
+        self._last_end = now
+        first = finished.step == 0
+        pending = Pending(
+            finished,
+            previous_scale=self._previous_scale,
+            events=(self._coverage_event(finished.step),) if first else (),
+            layers=self._table.take_changes(),
+        )
+        if finished.loss_scale is not None:
+            self._previous_scale = finished.loss_scale
+        self._sink.put(pending)
+
+    def _read_weights(self) -> None:
+        """The weights after the step; layers that cast theirs were measured at the cast."""
+        for layer, module in enumerate(self._table.modules):
+            if ("weight", layer) in self._recorder.buffer.merged:
+                continue
+            own = dict(module.named_parameters(recurse=False))
+            # A bias has other limits than the matrix that a layer multiplies by.
+            for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer):
+                self._recorder.record("weight", layer, parameter)
+
+    def _coverage_event(self, step: int) -> wire.Event:
+        coverage = self._table.coverage()
+        return wire.Event(
+            step=step,
+            kind="coverage",
+            detail={"trainable": coverage["trainable"], "observed": coverage["observed"]},
+        )
+
+    def _at_exit(self) -> None:
+        # The interpreter leaves the exception that ended the program here.
+        self._close("failed" if hasattr(sys, "last_type") else "finished")
+
+    def _close(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        _attached.pop(self._model, None)
+        atexit.unregister(self._at_exit)
+        removals: list[Callable[[], None]] = [self._activations.remove, self._gradients.remove]
+        if self._scaler is not None:
+            removals.append(self._scaler.remove)
+        for remove in removals:
+            with _closing:
+                remove()
+        with _closing:
+            self._flush_scalars()
+        with _closing:
+            self._sink.close(reason)
+
+    def _flush_scalars(self) -> None:
+        """Scalars logged after the last step still go out, with what was read since."""
+        if self._recorder.buffer.scalars:
+            self._end_step()
+
+
+class _SilentScope(Scope):
+    """What ``watch`` returns with FLOATSCOPE_DISABLED=1: attached to nothing, sending nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @property
+    def coverage(self) -> Coverage:
+        return {"trainable": 0, "observed": 0, "reasons": {"FLOATSCOPE_DISABLED is set": []}}
+
+    def step(self, loss: object = None, **scalars: object) -> None:
+        pass
+
+    def log(self, **scalars: object) -> None:
+        pass
+
+    def _close(self, reason: str) -> None:
+        pass
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizers = None,
+    *,
+    scaler: torch.amp.GradScaler | None = None,
+    run: str | None = None,
+    server: str | None = None,
+    config: Config | None = None,
+    _sink: Sink | None = None,
+    **options: object,
+) -> Scope:
+    """Observe a training and report to a Floatscope server.
+
+    ``optimizer`` is one, or several in a sequence; without it every optimizer that holds a parameter of ``model`` is
+    followed. Give the ``scaler`` if one is used: its skipped steps are invisible otherwise. ``options`` are fields of
+    ``Config`` and go over ``config``. A model that is watched already gives the scope it has.
+
+    Raises ``ValueError`` for a model without parameters, an unknown option or a value that makes no sense, and an
+    operand of an unknown format. An unreachable server is no error: the training goes on and records wait.
+    """
+    named = {name: value for name, value in (("run", run), ("server", server)) if value is not None}
+    chosen = configured(config, {**options, **named}, os.environ)
+    if disabled_by_environment():
+        return _SilentScope(chosen)
+    optimizers = _checked(model, optimizer, scaler)
+    if model in _attached:
+        _logger.warning("this model is watched already: its scope stays as it is, and is returned")
+        return _attached[model]
+    return Scope(model, optimizers, scaler, chosen, _sink or _sender(model, optimizers, scaler, chosen))
+
+
+def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequence[torch.optim.Optimizer]:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if next(model.parameters(), None) is None:
+        raise ValueError("model: it has no parameters, so there is nothing to watch; pass the module that is trained")
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
+    parameters = set(model.parameters())
+    for number, given in enumerate(optimizers):
+        if not isinstance(given, torch.optim.Optimizer):
+            raise ValueError(f"optimizer: expected torch.optim.Optimizer, got {type(given).__name__}")
+        if not any(p in parameters for group in given.param_groups for p in group["params"]):
+            raise ValueError(
+                f"optimizer {number} ({type(given).__name__}) holds no parameter of the model; "
+                "create it from the parameters of the model that you pass"
+            )
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise ValueError(f"scaler: expected torch.amp.GradScaler, got {type(scaler).__name__}")
+    for name, module in model.named_modules():
+        if isinstance(module, CastsOperands):
+            unknown = set(module.floatscope_operands()) - set(CASTS)
+            if unknown:
+                raise ValueError(f"{name}: unknown operands {sorted(unknown)}; known are {', '.join(CASTS)}")
+    return optimizers
+
+
+def _rank_and_world() -> tuple[int, int]:
+    """From torch.distributed where it runs, else from what its launchers set."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
+    from floatscope._devices import LocalDevices
+    from floatscope._sender import Limits, Sender
+
+    rank, world = _rank_and_world()
+    identity = wire.Identity(
+        run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
+    )
+    assert config.server is not None, "configured() gives every option a value"
+    return Sender(
+        identity,
+        config.server,
+        config.token,
+        _description(model, optimizers, scaler, config),
+        limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
+        devices=LocalDevices(),
+    )
+
+
+def _description(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config
+) -> dict[str, object]:
+    """What the server shows as the run's configuration: plain data, without the token."""
+    return {
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+        "model": type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "optimizers": [type(o).__name__ for o in optimizers],
+        "scaler": type(scaler).__name__ if scaler is not None else None,
+        "gradients_every": config.gradients_every,
+        "activations_every": config.activations_every,
+        "weights_every": config.weights_every,
+        "histograms_every": config.histograms_every,
+    }

@@ -1,0 +1,74 @@
+"""Fixtures of the agent's tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as torch_optimizer
+
+from floatscope import Scope, watch
+from floatscope._guard import Guard
+from floatscope._memory import MemorySink
+from floatscope._patches import active_patches
+
+PATCHABLE = (
+    (torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),
+    (torch.nn.utils, "clip_grads_with_norm_"),
+    (torch.amp.GradScaler, "_unscale_grads_"),
+    (torch.amp.GradScaler, "update"),
+)
+
+
+@pytest.fixture(autouse=True)
+def exceptions_pass() -> Iterator[None]:
+    """What the guard would keep from a training fails the test instead."""
+    Guard.reraise = True
+    yield
+    Guard.reraise = False
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """After a test no function is patched, no global hook is set and no thread runs that was not there before."""
+    threads = set(threading.enumerate())
+    originals = [vars(owner)[name] for owner, name in PATCHABLE]
+    yield
+    assert active_patches() == []
+    assert [vars(owner)[name] for owner, name in PATCHABLE] == originals
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    assert not torch_optimizer._global_optimizer_post_hooks
+    assert set(threading.enumerate()) <= threads
+
+
+def hooks_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
+    modules = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+    return modules + sum(len(o._optimizer_step_pre_hooks) + len(o._optimizer_step_post_hooks) for o in optimizers)
+
+
+@pytest.fixture
+def attach() -> Iterator[Callable[..., tuple[Scope, MemorySink]]]:
+    """``floatscope.watch`` into memory. Scopes are closed afterwards, and the hooks counted."""
+    attached: list[tuple[Scope, nn.Module, list[torch.optim.Optimizer], int]] = []
+
+    def attach_(
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer] | None = None,
+        **options: object,
+    ) -> tuple[Scope, MemorySink]:
+        optimizers = optimizer if isinstance(optimizer, list) else [optimizer] if optimizer is not None else []
+        before = hooks_of(model, optimizers)
+        sink = MemorySink()
+        before = next((count for _, known, _, count in attached if known is model), before)
+        scope = watch(model, optimizer, _sink=sink, **options)  # type: ignore[arg-type]
+        attached.append((scope, model, optimizers, before))
+        return scope, sink
+
+    yield attach_
+    for scope, *_ in attached:
+        scope.close()
+    for _, model, optimizers, before in attached:
+        assert hooks_of(model, optimizers) == before

@@ -1,0 +1,259 @@
+"""Attaching, ending steps and letting go."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import floatscope
+from floatscope import Config, Scope, _scope
+from floatscope._guard import Guard, swallowed
+from floatscope._memory import MemorySink
+from floatscope._operands import Operand
+
+Attach = Callable[..., tuple[Scope, MemorySink]]
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+
+
+def test_scalars_of_every_kind(attach: Attach) -> None:
+    scope, sink = attach(make_model())
+    loss = torch.tensor(2.5, requires_grad=True)
+    scope.log(early=1)
+    scope.step(
+        loss=loss,
+        tokens=2**63,
+        share=np.float32(0.5),
+        bf16=torch.tensor([1.5], dtype=torch.bfloat16),
+        nan=math.nan,
+        lr=3e-4,
+    )
+    with torch.no_grad():
+        loss.mul_(2)
+    scope.step(math.inf)
+    scope.step(loss)
+    first = sink.records()[0].scalars
+    assert math.isnan(first.pop("nan"))
+    assert first == {"early": 1.0, "loss": 2.5, "tokens": 2.0**63, "share": 0.5, "bf16": 1.5, "lr": 3e-4}
+    assert sink.scalar("loss") == [2.5, math.inf, 5.0]
+    assert [record.step for record in sink.records()] == [0, 1, 2]
+    assert sink.scalar("step_time_s")[0] is None
+    assert all(seconds is not None and seconds > 0 for seconds in sink.scalar("step_time_s")[1:])
+
+
+def test_scalars_after_the_last_step_still_go_out(attach: Attach) -> None:
+    scope, sink = attach(make_model())
+    scope.step()
+    scope.log(eval_loss=4.0)
+    scope.close()
+    scope.close()
+    scope.step(loss=1.0)
+    scope.log(more=1.0)
+    assert sink.scalar("eval_loss") == [None, 4.0]
+    assert sink.reason == "finished"
+
+
+def test_the_layer_table_travels_once_and_when_it_changes(attach: Attach) -> None:
+    model = make_model()
+    scope, sink = attach(model)
+    for _ in range(3):
+        model(torch.ones(1, 3))
+        scope.step()
+    assert [len(record.layers) for record in sink.records()] == [2, 0, 0]
+    assert [layer.parameters for layer in sink.records()[0].layers] == [12, 8]
+
+
+def test_context_manager_tells_how_it_ended() -> None:
+    sink = MemorySink()
+    with floatscope.watch(make_model(), _sink=sink):
+        pass
+    assert sink.reason == "finished"
+    sink = MemorySink()
+    with pytest.raises(KeyError, match="mine"), floatscope.watch(make_model(), _sink=sink):
+        raise KeyError("mine")
+    assert sink.reason == "failed"
+
+
+def test_a_second_attachment_is_the_first(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    scope, _ = attach(model)
+    again, _ = attach(model)
+    assert again is scope
+    assert "watched already" in caplog.text
+    scope.close()
+    anew, _ = attach(model)
+    assert anew is not scope
+
+
+class BadOperands(nn.Linear):
+    def floatscope_operands(self) -> Mapping[str, Operand]:
+        return {"act_in": Operand(format="fp8")}
+
+
+class WrongKind(nn.Linear):
+    def floatscope_operands(self) -> Mapping[str, Operand]:
+        return {"input": Operand(format="e5m2")}
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: floatscope.watch(nn.ReLU()), "model: it has no parameters"),
+        (lambda: floatscope.watch(cast("Any", 42)), "model: expected a torch.nn.Module, got int"),
+        (
+            lambda: floatscope.watch(make_model(), cast("Any", "adam")),
+            "optimizer: expected torch.optim.Opt",
+        ),
+        (lambda: floatscope.watch(make_model(), sgd(make_model())), "optimizer 0 .SGD. holds no parameter of the"),
+        (
+            lambda: floatscope.watch(make_model(), scaler=cast("Any", 3)),
+            "scaler: expected torch.amp.GradScaler",
+        ),
+        (lambda: floatscope.watch(make_model(), gradient_every=3), "unknown option gradient_every; known options are"),
+        (lambda: floatscope.watch(make_model(), gradients_every=-1), "gradients_every: expected an integer of at le"),
+        (lambda: floatscope.watch(make_model(), weights_every=1.5), "weights_every: expected an integer of at least 0"),
+        (lambda: floatscope.watch(make_model(), queue_bytes=0), "queue_bytes: expected an integer of at least 1"),
+        (lambda: floatscope.watch(make_model(), run=" "), "run: a run's name is printable text"),
+        (lambda: floatscope.watch(make_model(), server="localhost:6160"), "server: expected http://HOST:PORT"),
+        (lambda: floatscope.watch(BadOperands(1, 1)), "unknown format 'fp8'; known formats are fp32"),
+        (lambda: floatscope.watch(WrongKind(1, 1)), r"unknown operands \['input'\]; known are act_in, weight"),
+    ],
+)
+def test_bad_input_is_refused_at_once(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert not _scope._attached
+
+
+def test_config_and_options(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOATSCOPE_RUN", "from-environment")
+    monkeypatch.setenv("FLOATSCOPE_SERVER", "http://trainer:1")
+    monkeypatch.setenv("FLOATSCOPE_TOKEN", "secret")
+    scope, _ = attach(make_model(), config=Config(weights_every=7, gradients_every=5), gradients_every=2)
+    assert (scope.config.weights_every, scope.config.gradients_every) == (7, 2)
+    assert (scope.config.run, scope.config.server, scope.config.token) == (
+        "from-environment",
+        "http://trainer:1",
+        "secret",
+    )
+    assert "secret" not in repr(scope.config)
+    scope, _ = attach(make_model(), run="named", server="https://h:2")
+    assert (scope.config.run, scope.config.server) == ("named", "https://h:2")
+
+
+def test_disabled_is_an_object_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOATSCOPE_DISABLED", "1")
+    model = make_model()
+    sink = MemorySink()
+    with floatscope.watch(model, sgd(model), _sink=sink) as scope:
+        scope.log(x=1)
+        scope.step(loss=3)
+        assert isinstance(scope, Scope)
+        assert scope.coverage["observed"] == 0
+    assert not sink.pending
+    assert all(not m._forward_hooks for m in model.modules())
+    monkeypatch.setenv("FLOATSCOPE_DISABLED", "0")
+    floatscope.watch(model, _sink=sink).close()
+    assert sink.reason == "finished"
+
+
+def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture) -> None:
+    Guard.reraise = False
+    model = make_model()
+    optimizer = sgd(model)
+    scope, sink = attach(model, optimizer, activations_every=1)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("statistics failed")
+
+    scope._recorder.record = broken  # type: ignore[method-assign]
+    before = swallowed()
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        scope.step(loss="not a number", fine=1)
+    assert [record.step for record in sink.records()] == [0, 1]
+    assert sink.scalar("fine") == [1.0, 1.0]
+    after = swallowed()
+    for place, times in {"a module's hook ran": 4, "an optimizer stepped": 2, "a scalar was logged": 2}.items():
+        assert after[place] - before.get(place, 0) == times
+    texts = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(texts) == len(set(texts)), "logged once for each place"
+    assert any("training goes on" in text for text in texts)
+
+
+def test_user_exceptions_pass_through() -> None:
+    guard = Guard("testing")
+    Guard.reraise = False
+    with pytest.raises(KeyboardInterrupt), guard:
+        raise KeyboardInterrupt
+    with guard:
+        raise ValueError("ours")
+    assert swallowed()["testing"] == 1
+
+
+PROGRAM = """
+import sys, torch, floatscope
+from floatscope._memory import MemorySink
+class Telling(MemorySink):
+    def close(self, reason):
+        print("closed", reason, flush=True)
+model = torch.nn.Linear(2, 2)
+scope = floatscope.watch(model, _sink=Telling())
+scope.step(loss=1.0)
+if sys.argv[1] == "raise":
+    raise RuntimeError("training failed")
+"""
+
+
+@pytest.mark.parametrize(("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed")])
+def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), how], check=False, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stdout) == (status, f"closed {reason}\n")
+
+
+def test_run_name_is_the_same_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from floatscope._config import run_name
+
+    monkeypatch.setattr(sys, "argv", ["/somewhere/finetune.py"])
+    assert run_name(8, {"MASTER_PORT": "29500", "SLURM_JOB_ID": "77"}) == "finetune-77"
+    assert run_name(1, {}).startswith("finetune-2")
+
+
+def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert _scope._rank_and_world() == (3, 8)
+
+
+def test_the_description_of_a_run_is_plain_data() -> None:
+    model = make_model()
+    config = Config(token="secret", histograms_every=3)
+    description = _scope._description(model, [sgd(model)], torch.amp.GradScaler("cpu"), config)
+    packed = msgspec.msgpack.encode(description)
+    assert msgspec.msgpack.decode(packed) == description
+    assert b"secret" not in packed
+    assert description["optimizers"] == ["SGD"]
+    assert (description["parameters"], description["scaler"], description["histograms_every"]) == (20, "GradScaler", 3)
