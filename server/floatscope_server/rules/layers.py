@@ -48,16 +48,13 @@ class LayerWindow:
         self._trends: dict[str, limits.Trend] = {}
         self._histories: dict[str, underflow.History] = {}
 
-    def see(self, table: LayerTable, rows: Mapping[str, Rows], *, reduced: bool) -> LayerStep:
+    def see(self, table: LayerTable, rows: Mapping[str, Rows], *, reduced: bool, sound_loss: bool) -> LayerStep:
         """The step's tensors, held against each layer's ordinary level."""
         self._grow(table.size)
         routine: dict[str, Bool] = {}
         broken: dict[str, Bool] = {}
         for kind, found in rows.items():
-            if kind not in self._routine:
-                self._routine[kind] = np.full(self._size, _UNSEEN)
-            usual = self._routine[kind][found.layers] == _ROUTINE
-            routine[kind] = usual
+            usual = routine[kind] = self._routine_rows(kind, found, sound_loss=sound_loss)
             broken[kind] = found.nonfinite & ~(usual & (found.nans == 0))
         grad = rows.get("grad")
         seen = grad is not None and bool(grad.observed.any())
@@ -239,19 +236,18 @@ class LayerWindow:
                 keep=rule.keep,
             )
 
-    def push(self, now: LayerStep, record: Record) -> None:
-        """Make the step part of the past."""
-        sound_loss = record.loss is not None and not record.loss_nonfinite
-        for kind, rows in now.rows.items():
-            state = self._routine[kind]
-            seen = rows.layers[rows.observed]
-            first = state[seen] == _UNSEEN
-            if not first.any():
-                continue
-            # Infinities beside a sound loss in a layer's first recording: a mask or a router, its ordinary level.
-            infinite = (rows.infs > 0)[rows.observed] & (rows.nans == 0)[rows.observed]
-            usual = infinite & (kind not in BACKWARD) & sound_loss
-            state[seen[first]] = np.where(usual[first], _ROUTINE, _ORDINARY)
+    def _routine_rows(self, kind: str, rows: Rows, *, sound_loss: bool) -> Bool:
+        """Which rows have infinities as their ordinary level: beside a sound loss in a layer's first recording of an
+        activation they are a mask or a router."""
+        if kind not in self._routine:
+            self._routine[kind] = np.full(self._size, _UNSEEN)
+        state = self._routine[kind]
+        fresh = rows.observed & (state[rows.layers] == _UNSEEN)
+        if fresh.any():
+            usual = (rows.infs > 0) & (rows.nans == 0) & (kind not in BACKWARD) & sound_loss
+            state[rows.layers[fresh]] = np.where(usual[fresh], _ROUTINE, _ORDINARY)
+        routine: Bool = state[rows.layers] == _ROUTINE
+        return routine
 
     def _grow(self, size: int) -> None:
         missing = size - self._size

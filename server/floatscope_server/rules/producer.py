@@ -89,7 +89,7 @@ def find(table: LayerTable, evidence: Evidence) -> Producer | None:
 
 
 def _swept(
-    table: LayerTable, evidence: Evidence, kinds: tuple[str, str], key: Callable[[int, int], int], *, broken: bool
+    table: LayerTable, evidence: Evidence, kinds: tuple[str, ...], key: Callable[[int, int], int], *, broken: bool
 ) -> Iterator[tuple[int, int, str]]:
     """(place, layer, kind) of each recording in the sweep."""
     for part, kind in enumerate(kinds):
@@ -160,7 +160,9 @@ def _backward(table: LayerTable, evidence: Evidence) -> Producer | None:
     def place(order: int, part: int) -> int:
         return -2 * order + part
 
-    kinds = ("act_grad", "grad")
+    # Gradients summed over ranks are broken everywhere as soon as one rank's are: what this rank saw before counts.
+    local = bool(len(evidence.layers("act_grad", broken=True)))
+    kinds = ("act_grad",) if evidence.reduced and local else ("act_grad", "grad")
     broken = sorted(_swept(table, evidence, kinds, place, broken=True))
     if not broken:
         return None
@@ -169,10 +171,8 @@ def _backward(table: LayerTable, evidence: Evidence) -> Producer | None:
     sound = sorted(_swept(table, evidence, kinds, place, broken=False))
     before = [layer for key, layer, k in sound if key < at and k == "act_grad" and layer != first]
     after = before[-1] if before else None
-    local = any(k == "act_grad" for _, _, k in broken)
-    own = local or not evidence.reduced
     inside: str | None = None
-    if "act_grad" not in evidence.rows or not own:
+    if "act_grad" not in evidence.rows or (evidence.reduced and not local):
         how, alone, after = "not_later_than", False, None
     elif kind == "grad" and evidence.finite("act_grad", first):
         alone = evidence.finite("act_in", first)

@@ -10,7 +10,7 @@ import numpy as np
 
 from floatscope import wire
 
-__all__ = ["Record", "has_reward_keys", "record_of", "scalars_by_step"]
+__all__ = ["Record", "has_reward_keys", "has_sound_loss", "record_of", "scalars_by_step"]
 
 _LOSS = ("loss", "lm loss", "train/loss", "train_loss")
 _GRAD_NORM = ("grad_norm", "grad norm", "train/grad_norm")
@@ -65,6 +65,12 @@ def scalars_by_step(scalars: Iterable[wire.Scalars]) -> dict[int, dict[str, floa
 
 def _first(scalars: Mapping[str, float], names: Iterable[str]) -> float | None:
     return next((scalars[name] for name in names if name in scalars), None)
+
+
+def has_sound_loss(scalars: Mapping[str, float]) -> bool:
+    """Whether a step logged a finite loss and no micro-batch's was otherwise."""
+    loss = _first(scalars, _LOSS)
+    return loss is not None and math.isfinite(loss) and scalars.get("raw_loss_nonfinite", 0.0) == 0.0
 
 
 def record_of(

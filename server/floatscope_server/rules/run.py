@@ -8,7 +8,7 @@ from floatscope import wire
 from floatscope_server.observation import Observation
 from floatscope_server.rules.layers import LayerWindow
 from floatscope_server.rules.parameters import RuleParameters
-from floatscope_server.rules.record import Record, record_of, scalars_by_step
+from floatscope_server.rules.record import Record, has_sound_loss, record_of, scalars_by_step
 from floatscope_server.rules.scalars import ScalarWindow
 from floatscope_server.rules.tensors import Block, LayerTable
 from floatscope_server.rules.verdict import Finding
@@ -50,8 +50,10 @@ class RunWindow:
             steps.update(range(block.first_step, block.first_step + block.steps))
         for step in sorted(steps):
             rows = {block.kind: found for block in blocks if (found := block.rows(step)) is not None}
-            layers = rank.layers.see(self._table, rows, reduced=observation.world > 1)
             values = scalars.get(step, {})
+            layers = rank.layers.see(
+                self._table, rows, reduced=observation.world > 1, sound_loss=has_sound_loss(values)
+            )
             now: Record = record_of(
                 step,
                 values,
@@ -66,4 +68,3 @@ class RunWindow:
             yield from rank.layers.judge(layers, now, nonfinite, since=rank.scalars.nonfinite_since)
             yield from rank.scalars.judge(now)
             rank.scalars.push(now, nonfinite)
-            rank.layers.push(layers, now)
