@@ -20,6 +20,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, QueuePool
 from sqlmodel import Session
 
@@ -104,9 +105,9 @@ def writer(path: Path) -> Iterator[Connection]:
     engine = open_writer(path)
     try:
         connection = engine.connect()
-    except Exception as error:
+    except DatabaseError as error:
         engine.dispose()
-        raise StoreError(f"cannot open the database {path}: {error.__cause__ or error}") from error
+        raise StoreError(f"cannot open the database {path}: {error.orig}") from error
     try:
         _migrate(connection, path)
         yield connection
@@ -165,8 +166,11 @@ class Reader:
 
     def check(self, path: Path) -> None:
         """``StoreError`` when the schema is not this version's."""
-        with self._engine.connect() as connection:
-            current = MigrationContext.configure(connection).get_current_revision()
+        try:
+            with self._engine.connect() as connection:
+                current = MigrationContext.configure(connection).get_current_revision()
+        except DatabaseError as error:
+            raise StoreError(f"cannot read the store at {path}: {error.orig}") from error
         if current != head_revision():
             raise StoreError(
                 f"the store at {path} has schema {current}, this version reads {head_revision()}: start "

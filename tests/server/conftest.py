@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import secrets
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from floatscope_server.app import create_app
 from floatscope_server.services import Services
 from floatscope_server.serving import Server, address_of, listen
 from floatscope_server.settings import Settings
+from floatscope_server.store import Store
 
 DEADLINE_S = 30.0
 
@@ -313,6 +315,108 @@ class Make:
 @pytest.fixture
 def make() -> Make:
     return Make()
+
+
+class Clock:
+    """Wall-clock seconds that only move when told."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@dataclass(kw_only=True)
+class Pen:
+    """A writer that talks to a store without a network."""
+
+    store: Store
+    run: str = "run"
+    rank: int = 0
+    world: int = 1
+    attempt: int = 0
+    writer: str = field(default_factory=lambda: secrets.token_hex(16))
+    layers: Sequence[wire.Layer] = ()
+    seq: int = 0
+    answers: queue.Queue[wire.ServerMessage] = field(default_factory=queue.Queue)
+
+    def ask(self, message: wire.AgentMessage) -> wire.ServerMessage:
+        self.store.submit(self.writer, message, self.answers.put)
+        return self.answers.get(timeout=DEADLINE_S)
+
+    def hello(self) -> wire.ServerMessage:
+        identity = wire.Identity(
+            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+        )
+        answer = self.ask(
+            wire.Hello(
+                protocol_min=1,
+                protocol_max=1,
+                agent="test",
+                identity=identity,
+                wall_ns=0,
+                monotonic_ns=0,
+                layers=tuple(self.layers),
+            )
+        )
+        if isinstance(answer, wire.Welcome):
+            self.seq = answer.last_seq
+        return answer
+
+    def deliver(self, body: wire.Body) -> wire.ServerMessage:
+        self.seq += 1
+        return self.ask(wire.make_block(self.seq, body))
+
+
+class MakePen(Protocol):
+    """Makes a ``Pen`` that has said hello; ``options`` are its fields."""
+
+    def __call__(self, store: Store, **options: Any) -> Pen: ...  # noqa: ANN401
+
+
+@pytest.fixture
+def pen() -> MakePen:
+    def make_pen(store: Store, **options: Any) -> Pen:  # noqa: ANN401
+        one = Pen(store=store, **options)
+        welcome = one.hello()
+        assert isinstance(welcome, wire.Welcome), welcome
+        return one
+
+    return make_pen
+
+
+class OpenStore(Protocol):
+    """Opens a store; ``options`` are fields of ``Settings``."""
+
+    def __call__(self, **options: Any) -> Store: ...  # noqa: ANN401
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: Clock) -> Iterator[OpenStore]:
+    """Stores of one folder by the ``clock`` fixture; all are stopped at the end."""
+    opened: list[Store] = []
+
+    def begin(**options: Any) -> Store:  # noqa: ANN401
+        store = Store(Settings(data=tmp_path / "data", **options), clock=clock)
+        store.start()
+        opened.append(store)
+        return store
+
+    yield begin
+    for store in opened:
+        if store.started:
+            store.stop()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    return open_store()
 
 
 class Command:

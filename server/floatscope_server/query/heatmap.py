@@ -114,7 +114,7 @@ def heat_map(
 ) -> HeatMap:
     """The heat map of steps ``first`` to ``last`` in at most ``columns`` columns, over all ranks the worst.
 
-    ``names`` picks layers, ``rows`` the worst so many. ``BadQueryError`` for an unknown kind, metric or format.
+    ``names`` picks layers by name or index, ``rows`` the worst so many. Unknown words: ``BadQueryError``.
     """
     if kind not in wire.KINDS:
         raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
@@ -143,7 +143,7 @@ def heat_map(
         shown = [
             layer
             for layer in in_execution_order(table)
-            if (seen[layer.index] if wanted is None else layer.name in wanted)
+            if (seen[layer.index] if wanted is None else wanted & {layer.name, str(layer.index)})
         ]
         shown = _worst_rows(shown, values, how, rows)
         values = values[:, [layer.index for layer in shown]].T

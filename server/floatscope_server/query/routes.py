@@ -79,7 +79,7 @@ def heatmap(
     last: ToStep = None,
     columns: Annotated[int, Query(ge=1, le=4000)] = 600,
     rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
-    layers: Annotated[str | None, Query(description="Layer names by commas.")] = None,
+    layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
     accept: Accept = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""

@@ -10,7 +10,7 @@ __all__ = ["ENDED", "Sign", "is_failure", "state_of_run"]
 ENDED = frozenset({"finished", "failed", "lost"})
 
 # Goodbyes of a process that ended as it should; any other reason is a failure.
-_FINE = frozenset({"", "finished", "exit", "closed", "close", "done", "ok", "completed"})
+_FINE = frozenset({"", "finished", "closed", "exit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

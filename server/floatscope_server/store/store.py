@@ -346,15 +346,27 @@ class Store:
         code = "storage_full" if full else "storage_error"
         text = "the server's disk is full" if full else f"the server cannot write: {error.orig}"
         _log.error("%s; agents keep their data and try again", text)
+        first: dict[str, int] = {}
+        for item in messages:
+            if isinstance(item.message, wire.Block | wire.Gap):
+                first[item.writer] = min(item.message.seq, first.get(item.writer, item.message.seq))
         for item in messages:
             if isinstance(item.message, wire.Hello):
                 hint = "free space on the server's disk; the agent tries again by itself"
                 item.reply(wire.Refused(code=code, message=text, hint=hint, retryable=True))
-            elif isinstance(item.message, wire.Block | wire.Gap | wire.Bye):
+            elif isinstance(item.message, wire.Beat):
+                item.reply(wire.Beat())
+            else:
                 seq = item.message.seq
+                expected = first.get(item.writer, seq)
                 item.reply(
                     wire.Nack(
-                        seq=seq, code=code, message=text, expected=seq, retryable=True, retry_after_s=_RETRY_AFTER_S
+                        seq=seq,
+                        code=code,
+                        message=text,
+                        expected=expected,
+                        retryable=True,
+                        retry_after_s=_RETRY_AFTER_S,
                     )
                 )
 
