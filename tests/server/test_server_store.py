@@ -269,7 +269,7 @@ def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> No
     assert isinstance(nack, wire.Nack)
     assert (nack.code, nack.retryable, nack.expected) == ("storage_full", True, 1)
     assert nack.retry_after_s > 0
-    assert not store.writing
+    assert store.counters.failed_commits == 1
     limit(1 << 20)
     one.seq = 0
     assert isinstance(one.deliver(body), wire.Ack)
