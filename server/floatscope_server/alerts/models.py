@@ -15,7 +15,7 @@ _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _json(*, null: bool = False) -> Column[Any]:
-    return Column(JSON(none_as_null=True), nullable=null)
+    return Column(JSON(none_as_null=null), nullable=null)
 
 
 class Alert(SQLModel, table=True):
@@ -39,7 +39,7 @@ class Alert(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    run_id: int = Field(sa_type=BigInteger)
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
     run: str
     attempt: int
     dedupe_key: str
@@ -89,7 +89,7 @@ class Evaluated(SQLModel, table=True):
     __tablename__ = "evaluated"
 
     writer: str = Field(primary_key=True)
-    run_id: int = Field(sa_type=BigInteger, index=True)
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id", index=True)
     attempt: int
     seq: int = Field(sa_type=BigInteger)
     step: int = Field(sa_type=BigInteger)

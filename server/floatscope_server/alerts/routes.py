@@ -18,7 +18,7 @@ from floatscope_server.alerts.engine import Store
 from floatscope_server.alerts.ledger import new_event_id
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint
 from floatscope_server.alerts.signing import first_secrets, rotated
-from floatscope_server.alerts.views import alert_view, delivery_view, endpoint_view, webhook_body
+from floatscope_server.alerts.views import alert_view, alerts_of, delivery_view, endpoint_view, webhook_body
 from floatscope_server.models import Run
 from floatscope_server.rules import RULES, RuleParameters
 from floatscope_server.settings import Settings
@@ -159,10 +159,10 @@ def list_alerts(
 def list_run_alerts(services: ServicesOf, run: str) -> list[dict[str, Any]]:
     """Alerts of one run in the order in which they opened."""
     with services.store.read() as session:
-        if session.exec(select(Run.id).where(Run.name == run)).first() is None:
+        run_id = session.exec(select(Run.id).where(Run.name == run)).first()
+        if run_id is None:
             raise _unknown("run", run)
-        rows = session.exec(select(Alert).where(Alert.run == run, Alert.state != "pending").order_by(col(Alert.id)))
-        return [alert_view(alert) for alert in rows]
+        return alerts_of(session, run_id)
 
 
 @router.post("/alerts/{alert_id}/acknowledge", response_model=AlertOut)

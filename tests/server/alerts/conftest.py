@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +16,9 @@ import numpy as np
 import pytest
 
 from floatscope import wire
-from floatscope_server.alerts.small_store import SmallStore
 from floatscope_server.observation import Observation
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
 
 Shares = Mapping[int, float]
 
@@ -135,11 +138,70 @@ def build() -> Build:
     return Build()
 
 
+class Feed:
+    """Agents without a network: hands hellos and blocks to a store and waits until they are on disk."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seqs: dict[str, int] = {}
+
+    def _ask(self, writer: str, message: wire.AgentMessage) -> wire.ServerMessage:
+        answers: queue.SimpleQueue[wire.ServerMessage | None] = queue.SimpleQueue()
+        self._store.submit(writer, message, answers.put)
+        answer = answers.get(timeout=20)
+        assert answer is not None
+        return answer
+
+    def hello(
+        self, *, run: str, rank: int = 0, world: int = 1, attempt: int = 0, layers: Mapping[int, wire.Layer] | None = None
+    ) -> str:
+        """A new writer."""
+        writer = uuid.uuid4().hex
+        identity = wire.Identity(run=run, writer=writer, rank=rank, world=world, attempt=attempt)
+        answer = self._ask(
+            writer,
+            wire.Hello(
+                protocol_min=1,
+                protocol_max=1,
+                agent="test",
+                identity=identity,
+                wall_ns=time.time_ns(),
+                monotonic_ns=time.monotonic_ns(),
+                layers=tuple((layers or {}).values()),
+            ),
+        )
+        assert isinstance(answer, wire.Welcome), answer
+        self._seqs[writer] = answer.last_seq
+        return writer
+
+    def put(self, writer: str, body: wire.Body) -> None:
+        """The writer's next block."""
+        self._seqs[writer] += 1
+        answer = self._ask(writer, wire.make_block(self._seqs[writer], body))
+        assert isinstance(answer, wire.Ack), answer
+
+    def bye(self, writer: str) -> None:
+        """The training has ended."""
+        self._seqs[writer] += 1
+        self._ask(writer, wire.Bye(seq=self._seqs[writer], reason="finished"))
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SmallStore]:
-    small = SmallStore(tmp_path / "alerts.db")
-    yield small
-    small.close()
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data=tmp_path / "data", webhook_allow=("127.0.0.1",), commit_interval_s=0.001)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    real = Store(settings)
+    real.start()
+    yield real
+    real.stop()
+
+
+@pytest.fixture
+def feed(store: Store) -> Feed:
+    return Feed(store)
 
 
 @dataclass
