@@ -1,0 +1,1 @@
+"""Alerts: from what the rules find to what a person receives."""

@@ -1,0 +1,103 @@
+"""The application: routes, what guards them, and the life of its services."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib import metadata
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from floatscope_server import health, ingest, live_socket, page, session_routes
+from floatscope_server.alerts import routes as alert_routes
+from floatscope_server.auth import unclassified
+from floatscope_server.jsontext import JSONText, error_body
+from floatscope_server.query import routes as query_routes
+from floatscope_server.query.histogram import UnknownLayerError
+from floatscope_server.query.line import BadQueryError, UnknownRunError
+from floatscope_server.security import SecurityMiddleware, authorize
+from floatscope_server.services import Services
+from floatscope_server.settings import Settings
+
+__all__ = ["ROUTERS", "create_app"]
+
+ROUTERS = (
+    query_routes.router,
+    alert_routes.router,
+    session_routes.router,
+    ingest.router,
+    live_socket.router,
+    health.router,
+    page.router,
+)
+
+
+def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) -> FastAPI:
+    """The server as an ASGI application; its lifespan opens and closes the store.
+
+    ``clock`` gives wall-clock seconds since 1970. ``RuntimeError`` if a route has no scope in ``auth.ROUTES``.
+    """
+    if missing := unclassified(ROUTERS):
+        raise RuntimeError(f"routes without a scope in auth.ROUTES: {missing}")
+    services = Services(settings, clock=clock)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await services.start()
+        try:
+            yield
+        finally:
+            await services.stop()
+
+    app = FastAPI(
+        title="Floatscope",
+        description="Numeric-health telemetry of training runs. In JSON a NaN or infinity is a string, and what was "
+        "not observed is null.",
+        version=metadata.version("floatscope"),
+        lifespan=lifespan,
+        dependencies=[Depends(authorize)],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.services = services
+    app.add_middleware(SecurityMiddleware, settings=settings)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(UnknownRunError, _unknown_run)
+    app.add_exception_handler(UnknownLayerError, _unknown_layer)
+    app.add_exception_handler(BadQueryError, _bad_query)
+    return app
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    body: object = error.detail
+    if not isinstance(body, dict):
+        body = error_body("http", str(error.detail), "see /docs for what there is")
+    return JSONText(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in error.errors())
+    return JSONText(error_body("invalid", problems[:1000], "see /docs for what is allowed"), status_code=422)
+
+
+async def _unknown_run(_: Request, error: Exception) -> Response:
+    body = error_body("unknown_run", f"there is no run {str(error)[:60]!r}", "GET /api/v1/runs lists them")
+    return JSONText(body, status_code=404)
+
+
+async def _unknown_layer(_: Request, error: Exception) -> Response:
+    body = error_body("unknown_layer", f"the run has no layer {str(error)[:60]!r}", "GET the run to list its layers")
+    return JSONText(body, status_code=404)
+
+
+async def _bad_query(_: Request, error: Exception) -> Response:
+    return JSONText(error_body("invalid", str(error), "see /docs for what is allowed"), status_code=422)

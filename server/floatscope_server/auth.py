@@ -1,0 +1,236 @@
+"""Who may do what: tokens, sessions, and the one table that classifies every route and socket message."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import secrets
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute, APIWebSocketRoute
+from sqlmodel import Session as DatabaseSession
+from sqlmodel import col, delete, select
+from starlette.requests import HTTPConnection
+
+from floatscope_server.database import StoreError, utc
+from floatscope_server.models import Session, Token
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
+
+__all__ = ["COOKIE", "MESSAGES", "ROUTES", "SCOPES", "Gatekeeper", "read_token_file", "unclassified"]
+
+SCOPES = ("ingest", "read", "admin")
+COOKIE = "floatscope_session"
+SESSION_DAYS = 30
+MIN_TOKEN_BITS = 128
+
+ROUTES: Mapping[tuple[str, str], str] = {
+    ("GET", "/"): "open",
+    ("GET", "/static/{path:path}"): "open",
+    ("GET", "/docs"): "open",
+    ("GET", "/openapi.json"): "open",
+    ("GET", "/healthz"): "open",
+    ("GET", "/metrics"): "read",
+    ("GET", "/api/v1/session"): "open",
+    ("POST", "/api/v1/session"): "open",
+    ("DELETE", "/api/v1/session"): "open",
+    ("GET", "/api/v1/runs"): "read",
+    ("GET", "/api/v1/runs/{run}"): "read",
+    ("GET", "/api/v1/runs/{run}/scalars"): "read",
+    ("GET", "/api/v1/runs/{run}/heatmap"): "read",
+    ("GET", "/api/v1/runs/{run}/layers/{layer:path}/histogram"): "read",
+    ("GET", "/api/v1/runs/{run}/devices"): "read",
+    ("GET", "/api/v1/runs/{run}/alerts"): "read",
+    ("GET", "/api/v1/alerts"): "read",
+    ("POST", "/api/v1/alerts/{alert_id}/acknowledge"): "admin",
+    ("GET", "/api/v1/rules"): "read",
+    ("GET", "/api/v1/endpoints"): "admin",
+    ("POST", "/api/v1/endpoints"): "admin",
+    ("DELETE", "/api/v1/endpoints/{endpoint_id}"): "admin",
+    ("POST", "/api/v1/endpoints/{endpoint_id}/secret"): "admin",
+    ("POST", "/api/v1/endpoints/{endpoint_id}/test"): "admin",
+    ("GET", "/api/v1/deliveries"): "read",
+    ("POST", "/api/v1/deliveries/{delivery_id}/redeliver"): "admin",
+    ("WEBSOCKET", "/live/v1"): "read",
+    ("WEBSOCKET", "/ingest/v1"): "ingest",
+    ("POST", "/ingest/v1"): "ingest",
+}
+"""The scope that each route needs; "open" needs none."""
+
+MESSAGES: Mapping[tuple[str, str], str] = {
+    ("/live/v1", "subscribe"): "read",
+    ("/live/v1", "unsubscribe"): "read",
+    ("/ingest/v1", "hello"): "ingest",
+    ("/ingest/v1", "block"): "ingest",
+    ("/ingest/v1", "gap"): "ingest",
+    ("/ingest/v1", "beat"): "ingest",
+    ("/ingest/v1", "bye"): "ingest",
+}
+"""The scope that each message a client can send on a socket needs."""
+
+
+def unclassified(routers: Iterable[APIRouter]) -> list[tuple[str, str]]:
+    """Routes that ``ROUTES`` does not know."""
+    found: list[tuple[str, str]] = []
+    for router in routers:
+        for route in router.routes:
+            if isinstance(route, APIWebSocketRoute):
+                found.append(("WEBSOCKET", route.path))
+            else:
+                assert isinstance(route, APIRoute)
+                found += [(method, route.path) for method in sorted(route.methods or ())]
+    return [key for key in found if key not in ROUTES]
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _bits(token: str) -> float:
+    """An upper bound on what a token of these characters can hold."""
+    alphabets = (string.hexdigits[:16], string.ascii_letters + string.digits, string.printable)
+    size = next((len(a) for a in alphabets if set(token) <= set(a)), len(string.printable))
+    return len(token) * math.log2(size) if len(set(token)) > 1 else 0.0
+
+
+def read_token_file(path: Path) -> tuple[list[tuple[str, str]], bool]:
+    """(scope, token) of each line, and whether the file was missing and has been written with fresh ones.
+
+    ``ValueError`` names the line that is wrong.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _parse(path), False
+    except OSError as error:
+        raise ValueError(f"cannot write the token file {path}: {error.strerror}") from error
+    fresh = [(scope, secrets.token_urlsafe(32)) for scope in SCOPES]
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(f"{scope} {token}\n" for scope, token in fresh)
+    return fresh, True
+
+
+def _parse(path: Path) -> list[tuple[str, str]]:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the token file {path}: {error}") from error
+    tokens: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        words = line.split()
+        if len(words) != 2 or words[0] not in SCOPES:
+            raise ValueError(f"{path}, line {number}: write SCOPE TOKEN, the scope being ingest, read or admin")
+        if _bits(words[1]) < MIN_TOKEN_BITS:
+            raise ValueError(
+                f"{path}, line {number}: the token is too short for {MIN_TOKEN_BITS} bits; `openssl rand -hex 32` "
+                "makes a good one, or remove the file and fresh tokens are written"
+            )
+        tokens.append((words[0], words[1]))
+    if not tokens:
+        raise ValueError(f"the token file {path} holds no token; remove it and fresh ones are written")
+    return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grant:
+    scope: str
+    until: float
+
+
+class Gatekeeper:
+    """Checks tokens and sessions. Without a token file everybody who can connect may do everything."""
+
+    def __init__(self, store: Store, settings: Settings, *, clock: Callable[[], float]) -> None:
+        self.mode = "local" if settings.token_file is None else "token"
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._tokens: list[tuple[str, str]] = []
+        self._sessions: dict[str, _Grant] = {}
+
+    def start(self) -> None:
+        """Bring the stored hashes in line with the token file."""
+        if self._settings.token_file is None:
+            return
+        try:
+            tokens, _ = read_token_file(self._settings.token_file)
+        except ValueError as error:
+            raise StoreError(str(error)) from error
+        self._tokens = [(scope, _digest(token)) for scope, token in tokens]
+        for row in self._store.write(self._synchronise):
+            self._sessions[row.hash] = _Grant(scope=row.scope, until=row.expires_at.timestamp())
+
+    def _synchronise(self, session: DatabaseSession) -> list[Session]:
+        now = utc(self._clock())
+        hashes = {digest for _, digest in self._tokens}
+        known = set(session.exec(select(Token.hash)).all())
+        session.execute(delete(Token).where(col(Token.hash).not_in(hashes)))
+        session.add_all(
+            Token(scope=scope, hash=digest, created_at=now) for scope, digest in self._tokens if digest not in known
+        )
+        # A session ends with the token that opened it.
+        session.execute(
+            delete(Session).where((col(Session.token_hash).not_in(hashes)) | (col(Session.expires_at) < now))
+        )
+        return list(session.exec(select(Session)).all())
+
+    def scope_of(self, connection: HTTPConnection) -> str | None:
+        """The scope that a request shows: by bearer token, else by session cookie, else none."""
+        if self.mode == "local":
+            return "admin"
+        kind, _, token = connection.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._scope_of_token(token.strip())
+        cookie = connection.cookies.get(COOKIE)
+        grant = self._sessions.get(_digest(cookie)) if cookie else None
+        return grant.scope if grant is not None and grant.until > self._clock() else None
+
+    def _scope_of_token(self, token: str) -> str | None:
+        shown = _digest(token)
+        found = None
+        for scope, digest in self._tokens:
+            # Every digest is compared, each in constant time.
+            if hmac.compare_digest(shown, digest):
+                found = scope
+        return found
+
+    def allows(self, connection: HTTPConnection, needed: str) -> bool:
+        """Whether the request may use what needs the scope ``needed``."""
+        scope = self.scope_of(connection)
+        return needed == "open" or scope == "admin" or (scope is not None and scope == needed)
+
+    def open_session(self, token: str) -> tuple[str, str] | None:
+        """(cookie, scope) of a new session for a read or admin token; None if it is neither."""
+        scope = self._scope_of_token(token)
+        if scope not in {"read", "admin"}:
+            return None
+        cookie = secrets.token_urlsafe(32)
+        now = utc(self._clock())
+        row = Session(
+            hash=_digest(cookie),
+            token_hash=_digest(token),
+            scope=scope,
+            created_at=now,
+            expires_at=now + timedelta(days=SESSION_DAYS),
+        )
+        grant = _Grant(scope=scope, until=row.expires_at.timestamp())
+        digest = row.hash
+        self._store.write(lambda session: session.add(row))
+        self._sessions[digest] = grant
+        return cookie, scope
+
+    def close_session(self, connection: HTTPConnection) -> None:
+        """End the session of the request's cookie."""
+        cookie = connection.cookies.get(COOKIE)
+        digest = _digest(cookie) if cookie else ""
+        if self._sessions.pop(digest, None) is not None:
+            self._store.write(lambda session: session.execute(delete(Session).where(col(Session.hash) == digest)))

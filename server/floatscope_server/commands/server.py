@@ -1,0 +1,44 @@
+"""``floatscope server``: the service."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+HELP = "run the service: takes telemetry in, stores it, shows it, sends alerts"
+EXAMPLE = "floatscope server --data ./floatscope-data"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--host", help="address to listen on (127.0.0.1); others need --token-file")
+    parser.add_argument("--port", type=int, help="TCP port (6160); 0 chooses a free one")
+    parser.add_argument("--data", metavar="DIR", help="folder of the database (./floatscope-data)")
+    parser.add_argument("--db", metavar="URL", help="database URL, sqlite:///PATH")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="lines SCOPE TOKEN (ingest, read, admin); written with fresh tokens if it is missing",
+    )
+    parser.add_argument(
+        "--webhook-allow",
+        action="append",
+        metavar="HOST|CIDR",
+        help="a private address that webhooks may connect to; may be repeated",
+    )
+    parser.add_argument(
+        "--allowed-host",
+        action="append",
+        metavar="NAME",
+        help="a host name under which browsers reach this server; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    try:
+        from floatscope_server.serve_command import serve
+    except ModuleNotFoundError as error:
+        print(f'floatscope: {error.name} is missing; type: pip install "floatscope[server]"', file=sys.stderr)
+        return 2
+    return serve(args)

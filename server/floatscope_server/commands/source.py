@@ -1,0 +1,136 @@
+"""Where ``runs`` and ``show`` read: a server, or the folder of one, running or not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+__all__ = ["answer", "configure"]
+
+_TIMEOUT_S = 30.0
+_LISTED = 20
+
+
+class _UnansweredError(Exception):
+    """The text says why, and what to do."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options that both commands have."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--server", metavar="URL", help="a running server (FLOATSCOPE_SERVER)")
+    where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def answer(args: argparse.Namespace, name: str | None) -> int:
+    """Print the run ``name``, or the list of runs; exit status 0, or 2 if there is no answer."""
+    server = args.server or (None if args.data else os.environ.get("FLOATSCOPE_SERVER"))
+    try:
+        if server:
+            content = _from_server(server, name)
+        else:
+            content = _from_folder(Path(args.data or os.environ.get("FLOATSCOPE_DATA", "floatscope-data")), name)
+    except _UnansweredError as error:
+        print(f"floatscope: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    elif name is None:
+        _print_runs(content)
+    else:
+        _print_run(content)
+    return 0
+
+
+def _unknown(name: str, known: list[str]) -> _UnansweredError:
+    if not known:
+        return _UnansweredError(f"there is no run {name!r}, nor any other yet")
+    listed = ", ".join(known[:_LISTED]) + (f" and {len(known) - _LISTED} more" if len(known) > _LISTED else "")
+    return _UnansweredError(f"there is no run {name!r}; there are: {listed}")
+
+
+def _from_server(server: str, name: str | None) -> Any:  # noqa: ANN401 - JSON
+    runs = _get(server, "/api/v1/runs")
+    if name is None:
+        return runs
+    known = [run["name"] for run in runs]
+    if name not in known:
+        raise _unknown(name, known)
+    return _get(server, f"/api/v1/runs/{urllib.parse.quote(name, safe='')}")
+
+
+def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
+    if not server.startswith(("http://", "https://")):
+        raise _UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
+    request = urllib.request.Request(server.rstrip("/") + path)  # noqa: S310 - the scheme is checked above
+    if token := os.environ.get("FLOATSCOPE_TOKEN"):
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        hint = "; put a read token in FLOATSCOPE_TOKEN" if error.code in {401, 403} else ""
+        raise _UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise _UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
+
+
+def _from_folder(folder: Path, name: str | None) -> Any:  # noqa: ANN401 - JSON
+    try:
+        from floatscope_server.offline import read_run, read_runs
+    except ModuleNotFoundError as error:
+        raise _UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+    from floatscope_server.database import StoreError
+    from floatscope_server.query.line import UnknownRunError
+
+    try:
+        return read_runs(folder) if name is None else read_run(folder, name)
+    except StoreError as error:
+        raise _UnansweredError(str(error)) from error
+    except UnknownRunError:
+        assert name is not None
+        raise _unknown(name, [run["name"] for run in read_runs(folder)]) from None
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    if not runs:
+        print("no runs yet")
+        return
+    width = max(len(run["name"]) for run in runs)
+    for run in runs:
+        worst = run["worst"]
+        headroom = f"{_number(worst['headroom'])} bits in {worst['layer']}" if worst else "-"
+        alerts = ", ".join(f"{count} {severity}" for severity, count in run["alerts"].items() if count) or "no alerts"
+        print(
+            f"{run['name']:{width}}  {run['state']:8}  {run['steps']:>8} steps  loss {_number(run['last']['loss'])}  "
+            f"worst headroom {headroom}  {alerts}"
+        )
+
+
+def _number(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    print(f"{run['run']}: {run['state']}, {run['steps']} steps, {len(run['attempts'])} attempts, ranks {run['ranks']}")
+    print(f"{len(run['layers'])} layers; observed: {run['coverage']['observed']}")
+    for name, series in run["scalars"].items():
+        last, low, high = (_number(series[key]) for key in ("last", "min", "max"))
+        print(f"  {name}: {last} at step {series['last_step']} (from {low} to {high}, {series['n']} points)")
+    for skipped in run["skipped_steps"][:_LISTED]:
+        print(f"skipped step {skipped['step']}: {skipped['layer'] or 'layer unknown'}, rank {skipped['rank']}")
+    if len(run["skipped_steps"]) > _LISTED:
+        print(f"and {len(run['skipped_steps']) - _LISTED} more skipped steps")
+    for alert in run["alerts"]:
+        print(f"{alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
+    for gap in run["gaps"]:
+        print(f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}")

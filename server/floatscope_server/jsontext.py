@@ -1,0 +1,77 @@
+"""JSON in which every number survives: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from fastapi import Response
+
+from floatscope import wire
+
+__all__ = ["JSONText", "encode_json", "error_body", "is_missing", "number", "plain", "values_of"]
+
+_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def plain(value: object) -> object:
+    """``value`` with datetimes as ISO 8601 in UTC and numbers that JSON lacks as strings."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, np.ndarray):
+        return values_of(value)
+    return value
+
+
+def number(value: float | str) -> float:
+    """The inverse of ``plain`` for one number."""
+    return _NAMES[value] if isinstance(value, str) else value
+
+
+def is_missing(values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Where a float32 array holds the payload of "not observed"."""
+    missing: npt.NDArray[np.bool_] = np.ascontiguousarray(values).view(np.uint32) == wire.MISSING_BITS
+    return missing
+
+
+def values_of(values: npt.NDArray[Any]) -> list[Any]:
+    """A numeric array as JSON lists; "not observed" is null."""
+    if values.ndim > 1:
+        return [values_of(row) for row in values]
+    content: list[Any] = values.tolist()
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return content
+    missing = is_missing(values) if values.dtype == np.float32 else np.zeros(len(values), bool)
+    return [None if m else v if math.isfinite(v) else plain(v) for v, m in zip(content, missing.tolist(), strict=True)]
+
+
+def encode_json(value: object) -> bytes:
+    """The bytes of ``plain(value)``."""
+    return msgspec.json.encode(plain(value))
+
+
+class JSONText(Response):
+    """A JSON response made by ``encode_json``."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return encode_json(content)
+
+
+def error_body(code: str, message: str, hint: str) -> dict[str, dict[str, str]]:
+    """The body of every error."""
+    return {"error": {"code": code, "message": message, "hint": hint}}

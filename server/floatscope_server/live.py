@@ -1,0 +1,256 @@
+"""Live fan-out: what was committed goes to the browsers that look at it, each at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from floatscope import wire
+from floatscope_server.blocks import pack
+from floatscope_server.jsontext import encode_json, plain
+from floatscope_server.observation import Observation
+from floatscope_server.query.fields import METRICS, Frame
+from floatscope_server.query.heatmap import layer_formats, log2_limits
+from floatscope_server.query.runs import run_list
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
+
+__all__ = ["Heat", "LiveHub", "Viewer"]
+
+_FLUSH_S = 0.2
+_RUN_EVERY = 3
+"""Flushes between two notices about the same run: at most two a second."""
+_MAX_PENDING_BLOCKS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """The heat map that a viewer looks at."""
+
+    kind: str
+    metric: str
+    format: str
+
+
+class Viewer:
+    """One browser: a queue bounded in messages and in bytes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.run: str | None = None
+        self.heat: Heat | None = None
+        self.dropped = 0
+        self._max_messages = settings.viewer_messages
+        self._max_bytes = settings.viewer_bytes
+        self._queue: deque[str | bytes] = deque()
+        self._bytes = 0
+        self._wake = asyncio.Event()
+
+    def put(self, message: str | bytes) -> None:
+        """Queue ``message``; if the viewer is too slow, all that waits gives way to one word to fetch anew."""
+        if len(self._queue) >= self._max_messages or self._bytes + len(message) > self._max_bytes:
+            self.dropped += len(self._queue) + 1
+            self._queue.clear()
+            message = encode_json({"type": "resync", "run": self.run}).decode()
+            self._bytes = 0
+        self._queue.append(message)
+        self._bytes += len(message)
+        self._wake.set()
+
+    async def get(self) -> str | bytes:
+        """The next message."""
+        while not self._queue:
+            self._wake.clear()
+            await self._wake.wait()
+        message = self._queue.popleft()
+        self._bytes -= len(message)
+        return message
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the queue."""
+        return len(self._queue)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What has happened to one run since the last flush."""
+
+    points: dict[str, list[list[object]]] = field(default_factory=dict)
+    devices: list[dict[str, object]] = field(default_factory=list)
+    events: list[dict[str, object]] = field(default_factory=list)
+    summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = field(default_factory=list)
+    layers: bool = False
+    overflow: bool = False
+    blocks: int = 0
+
+
+class LiveHub:
+    """Collects observations from the store's thread and sends them on five times a second."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.viewers: set[Viewer] = set()
+        self._store = store
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._pending: dict[str, _Pending] = {}
+        self._changed: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to flush, in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._store.run_observers.append(self._run_changed)
+        self._store.layer_observers.append(self._layers_changed)
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop flushing."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def add(self, viewer: Viewer) -> bool:
+        """Let ``viewer`` have messages; False if there are too many already."""
+        if len(self.viewers) >= self._settings.max_viewers:
+            return False
+        self.viewers.add(viewer)
+        return True
+
+    def remove(self, viewer: Viewer) -> None:
+        """Forget ``viewer``."""
+        self.viewers.discard(viewer)
+
+    # From any thread.
+
+    def publish(self, run: str, message: dict[str, object]) -> None:
+        """Send ``message`` to the viewers of ``run`` at once; never blocks."""
+        text = encode_json(message).decode()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._to_viewers_of, run, text)
+        self._run_changed(run)
+
+    def observe(self, observation: Observation) -> None:
+        """Take note of a committed block; only of runs that somebody looks at."""
+        if not any(viewer.run == observation.run for viewer in tuple(self.viewers)):
+            return
+        body = observation.body
+        with self._lock:
+            pending = self._pending.setdefault(observation.run, _Pending())
+            pending.blocks += 1
+            if pending.blocks > _MAX_PENDING_BLOCKS:
+                pending.overflow = True
+                return
+            if observation.rank == 0:
+                for series in body.scalars:
+                    steps = np.frombuffer(series.steps, "<i8").tolist()
+                    values = np.frombuffer(series.values, "<f8").tolist()
+                    pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
+            pending.devices += [{**msgspec.structs.asdict(d), "rank": observation.rank} for d in body.devices]
+            pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
+            pending.summaries += [(summary, observation.layers) for summary in body.summaries]
+
+    def _run_changed(self, name: str) -> None:
+        with self._lock:
+            self._changed.add(name)
+
+    def _layers_changed(self, name: str) -> None:
+        if any(viewer.run == name for viewer in tuple(self.viewers)):
+            with self._lock:
+                self._pending.setdefault(name, _Pending()).layers = True
+
+    # In the event loop.
+
+    def _to_viewers_of(self, run: str, message: str | bytes) -> None:
+        for viewer in self.viewers:
+            if viewer.run == run:
+                viewer.put(message)
+
+    async def _run(self) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            count += 1
+            with self._lock:
+                pending, self._pending = self._pending, {}
+                changed: set[str] = set()
+                if count % _RUN_EVERY == 0:
+                    changed, self._changed = self._changed, set()
+            for run, content in pending.items():
+                self._flush(run, content)
+            if changed and self.viewers:
+                for item in await asyncio.to_thread(self._items, sorted(changed)):
+                    text = encode_json({"type": "run", "run": item}).decode()
+                    for viewer in self.viewers:
+                        viewer.put(text)
+
+    def _items(self, names: list[str]) -> list[dict[str, object]]:
+        with self._store.read() as session:
+            return run_list(session, names)
+
+    def _flush(self, run: str, pending: _Pending) -> None:
+        messages: list[dict[str, object]] = []
+        if pending.overflow:
+            messages.append({"type": "resync", "run": run})
+        else:
+            if pending.layers:
+                messages.append({"type": "layers", "run": run})
+            if pending.points:
+                messages.append({"type": "scalars", "run": run, "points": pending.points})
+            if pending.devices:
+                messages.append({"type": "devices", "run": run, "samples": pending.devices})
+            if pending.events:
+                messages.append({"type": "events", "run": run, "events": pending.events})
+        for message in messages:
+            self._to_viewers_of(run, encode_json(plain(message)).decode())
+        if pending.overflow:
+            return
+        looking = [viewer for viewer in self.viewers if viewer.run == run and viewer.heat is not None]
+        for heat in {viewer.heat for viewer in looking if viewer.heat is not None}:
+            for block in heat_blocks(run, heat, pending.summaries):
+                for viewer in looking:
+                    if viewer.heat == heat:
+                        viewer.put(block)
+
+
+def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]]) -> list[bytes]:
+    """New columns of ``heat`` as FSB1, neighbouring steps of the same layers joined."""
+    metric = METRICS[heat.metric]
+    joined: list[tuple[int, list[int], list[np.ndarray]]] = []
+    for summary, layers in summaries:
+        if summary.kind != heat.kind:
+            continue
+        frame = Frame.of(summary)
+        rows = frame.layers.tolist()
+        shown = [layers[index] for index in rows]
+        executed = layer_formats(shown, heat.kind, "auto")
+        chosen = layer_formats(shown, heat.kind, heat.format)
+        if metric.executed:
+            chosen = {index: name if executed[index] == name else None for index, name in chosen.items()}
+        limits = log2_limits(chosen, max(rows) + 1)
+        plane = metric.plane(frame, limits[frame.layers])
+        if joined and joined[-1][1] == rows and joined[-1][0] + sum(map(len, joined[-1][2])) == frame.first_step:
+            joined[-1][2].append(plane)
+        else:
+            joined.append((frame.first_step, rows, [plane]))
+    return [
+        pack(
+            {
+                "type": "heat",
+                "run": run,
+                "kind": heat.kind,
+                "metric": heat.metric,
+                "format": heat.format,
+                "first_step": first,
+                "layers": rows,
+            },
+            {"values": np.concatenate(planes)},
+        )
+        for first, rows, planes in joined
+    ]

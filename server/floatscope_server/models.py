@@ -1,0 +1,216 @@
+"""Tables of the store.
+
+Small tables are used as objects. Telemetry is ``wal_frame``: one row per part of a block, never one per layer and step,
+written and read through SQLAlchemy Core.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+__all__ = [
+    "Attempt",
+    "Gap",
+    "LayerRow",
+    "Meta",
+    "Run",
+    "Session",
+    "StepEvent",
+    "Stream",
+    "StreamState",
+    "Token",
+    "WalFrame",
+    "Writer",
+]
+
+# SQLite only numbers rows by itself where the key is spelled INTEGER.
+_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Run(SQLModel, table=True):
+    """A training job. ``attempt`` is the current one, ``steps`` their number counted from step 0.
+
+    ``glance`` is what a list of runs shows: the last values, a short loss curve, the worst headroom of late.
+    """
+
+    __tablename__ = "run"
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    name: str = Field(unique=True)
+    state: str
+    attempt: int = 1
+    world: int = 1
+    config: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    glance: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    steps: int = Field(default=0, sa_type=BigInteger)
+    created_at: datetime
+    started_at: datetime
+    heartbeat_at: datetime
+    finished_at: datetime | None = None
+
+
+class Attempt(SQLModel, table=True):
+    """A start or restart of a run; steps are null until the first arrives."""
+
+    __tablename__ = "attempt"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    n: int = Field(primary_key=True)
+    first_step: int | None = Field(default=None, sa_type=BigInteger)
+    last_step: int | None = Field(default=None, sa_type=BigInteger)
+    started_at: datetime
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+
+
+class Writer(SQLModel, table=True):
+    """One agent process. ``last_seq`` moves in the transaction that stores the data: it makes a retry harmless.
+
+    ``layer_map`` holds int32: the run's layer index for each of the writer's, -1 where it has not named one.
+    """
+
+    __tablename__ = "writer"
+
+    id: str = Field(primary_key=True)
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id", index=True)
+    attempt: int
+    rank: int
+    agent: str
+    last_seq: int = Field(default=0, sa_type=BigInteger)
+    last_step: int = Field(default=-1, sa_type=BigInteger)
+    last_seen_at: datetime
+    dropped: int = Field(default=0, sa_type=BigInteger)
+    queue_bytes: int = Field(default=0, sa_type=BigInteger)
+    spool_bytes: int = Field(default=0, sa_type=BigInteger)
+    overhead_s: float = 0.0
+    clock_offset_ms: float = 0.0
+    bye: str | None = None
+    layer_map: bytes = Field(default=b"", sa_column=Column(LargeBinary, nullable=False))
+
+
+class LayerRow(SQLModel, table=True):
+    """A module of a run; ``idx`` is its row number in every summary and never reused."""
+
+    __tablename__ = "layer"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    idx: int = Field(primary_key=True)
+    name: str
+    module_type: str
+    parameters: int = Field(sa_type=BigInteger)
+    order_no: int
+    operands: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
+
+
+class Stream(SQLModel, table=True):
+    """One kind of telemetry of a run: ``layer/KIND``, ``hist/KIND``, ``scalar`` or ``gpu``."""
+
+    __tablename__ = "stream"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    name: str
+
+
+class StreamState(SQLModel, table=True):
+    """Columns before ``sealed`` are no longer in ``wal_frame``."""
+
+    __tablename__ = "stream_state"
+
+    stream_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="stream.id")
+    attempt: int = Field(primary_key=True)
+    sealed: int = Field(default=0, sa_type=BigInteger)
+    epoch: int = Field(default=0, sa_type=BigInteger)
+
+
+class WalFrame(SQLModel, table=True):
+    """One part of a committed block.
+
+    ``first`` and ``n`` are its columns: steps, or seconds for ``gpu``. ``flags`` bit 0: something in it is not finite.
+    ``part`` counts the parts of a block that share a stream. ``data`` is the msgpack of the part (wire.Summaries,
+    wire.Histograms, a list of wire.Scalars, a list of wire.Device).
+    """
+
+    __tablename__ = "wal_frame"
+    __table_args__ = (Index("ix_wal_frame_writer", "writer", "seq"),)
+
+    stream_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="stream.id")
+    attempt: int = Field(primary_key=True)
+    first: int = Field(sa_type=BigInteger, primary_key=True)
+    rank: int = Field(primary_key=True)
+    writer: str = Field(primary_key=True)
+    seq: int = Field(sa_type=BigInteger, primary_key=True)
+    part: int = Field(primary_key=True)
+    n: int = Field(sa_type=BigInteger)
+    flags: int
+    received_at: datetime
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class StepEvent(SQLModel, table=True):
+    """Something that happened at a step, ``kind`` "skipped" for one."""
+
+    __tablename__ = "step_event"
+    __table_args__ = (Index("ix_step_event_run_step", "run_id", "step"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    attempt: int
+    step: int = Field(sa_type=BigInteger)
+    rank: int
+    writer: str
+    seq: int = Field(sa_type=BigInteger)
+    kind: str
+    detail: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class Gap(SQLModel, table=True):
+    """Telemetry that was lost or refused: steps ``first`` to ``last``, ``count`` records, for ``reason``."""
+
+    __tablename__ = "gap"
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id", index=True)
+    rank: int
+    first: int = Field(sa_type=BigInteger)
+    last: int = Field(sa_type=BigInteger)
+    count: int = Field(sa_type=BigInteger)
+    reason: str
+
+
+class Token(SQLModel, table=True):
+    """An access token: ``hash`` is the SHA-256 of it in hexadecimal."""
+
+    __tablename__ = "token"
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    scope: str
+    hash: str = Field(unique=True)
+    created_at: datetime
+
+
+class Session(SQLModel, table=True):
+    """A browser that has shown a token; ``hash`` is the SHA-256 of its cookie in hexadecimal."""
+
+    __tablename__ = "session"
+
+    hash: str = Field(primary_key=True)
+    token_hash: str
+    scope: str
+    created_at: datetime
+    expires_at: datetime
+
+
+class Meta(SQLModel, table=True):
+    """Facts about the store; ``epoch`` is new after a restore from a backup."""
+
+    __tablename__ = "meta"
+
+    key: str = Field(primary_key=True)
+    value: str

@@ -1,0 +1,141 @@
+"""Stored frames, decoded once: the newest stay in memory, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sqlalchemy import ColumnElement, select
+from sqlmodel import Session, col
+
+from floatscope_server.models import WalFrame
+from floatscope_server.query.fields import Frame
+from floatscope_server.query.line import Stretch
+from floatscope_server.store.parts import MAX_STEPS
+from floatscope_server.store.replay import SUMMARIES
+
+__all__ = ["FrameCache", "StoredFrame", "stored_frames", "summary_frames"]
+
+_T = TypeVar("_T")
+_BATCH = 256
+_OVERHEAD = 1000
+"""Bytes that a decoded frame takes beside its data."""
+
+_Key = tuple[int, int, int, int, str, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFrame(Generic[_T]):
+    """A row of ``wal_frame`` with its decoded content."""
+
+    first: int
+    n: int
+    rank: int
+    attempt: int
+    content: _T
+
+
+class FrameCache:
+    """Least recently used decoded frames."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._bytes = 0
+        self._frames: OrderedDict[_Key, tuple[Frame, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> Frame | None:
+        """The frame of a row's key, if it is still there."""
+        with self._lock:
+            found = self._frames.get(key)
+            if found is None:
+                return None
+            self._frames.move_to_end(key)
+            return found[0]
+
+    def put(self, key: _Key, frame: Frame, size: int) -> None:
+        """Keep ``frame``, whose data takes ``size`` bytes."""
+        size += _OVERHEAD
+        with self._lock:
+            if key in self._frames:
+                return
+            self._frames[key] = (frame, size)
+            self._bytes += size
+            while self._bytes > self._max and self._frames:
+                _, (_, freed) = self._frames.popitem(last=False)
+                self._bytes -= freed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+
+def stored_frames(
+    session: Session, stream: int, stretch: Stretch, decode: Callable[[bytes], _T], *, longest: int | None = None
+) -> Iterator[StoredFrame[_T]]:
+    """Frames of ``stream`` that touch ``stretch``, in the order they were written.
+
+    ``longest``: the most steps that a frame of this stream can have, if there is such a limit.
+    """
+    condition = _touching(stream, stretch, longest=longest)
+    rows = session.execute(
+        select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
+        .where(*condition)
+        .order_by(*_ORDER)
+        .execution_options(yield_per=_BATCH)
+    )
+    for row in rows:
+        yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
+
+
+def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
+    """Like ``stored_frames`` for summaries, through ``cache``."""
+    condition = _touching(stream, stretch, longest=MAX_STEPS)
+    keys = session.execute(select(*_KEY, col(WalFrame.n)).where(*condition).order_by(*_ORDER)).all()
+    for start in range(0, len(keys), _BATCH):
+        part = keys[start : start + _BATCH]
+        frames: list[Frame | None] = [cache.get(tuple(row[:7])) for row in part]
+        if None in frames:
+            firsts = [row.first for row, frame in zip(part, frames, strict=True) if frame is None]
+            fetched = session.execute(
+                select(*_KEY, col(WalFrame.data)).where(
+                    *condition, col(WalFrame.first).between(min(firsts), max(firsts))
+                )
+            )
+            decoded = {}
+            for row in fetched:
+                frame = Frame.of(SUMMARIES.decode(row.data))
+                key: _Key = tuple(row[:7])
+                decoded[key] = frame
+                cache.put(key, frame, len(row.data))
+            frames = [frame or decoded[tuple(row[:7])] for row, frame in zip(part, frames, strict=True)]
+        for row, content in zip(part, frames, strict=True):
+            assert content is not None
+            yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=content)
+
+
+_KEY = (
+    col(WalFrame.stream_id),
+    col(WalFrame.attempt),
+    col(WalFrame.first),
+    col(WalFrame.rank),
+    col(WalFrame.writer),
+    col(WalFrame.seq),
+    col(WalFrame.part),
+)
+_ORDER = (col(WalFrame.received_at), col(WalFrame.seq), col(WalFrame.part))
+
+
+def _touching(stream: int, stretch: Stretch, *, longest: int | None) -> tuple[ColumnElement[bool], ...]:
+    """``longest``: no frame of the stream has more steps, so that the index bounds the search from below too."""
+    condition = (
+        col(WalFrame.stream_id) == stream,
+        col(WalFrame.attempt) == stretch.attempt,
+        col(WalFrame.first) <= stretch.last,
+        col(WalFrame.first) + col(WalFrame.n) > stretch.first,
+    )
+    return condition if longest is None else (*condition, col(WalFrame.first) > stretch.first - longest)

@@ -1,0 +1,232 @@
+"""Layers by steps: one metric of one kind, pooled to the columns of a screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sqlmodel import Session, select
+
+from floatscope import wire
+from floatscope._formats import formats
+from floatscope_server.jsontext import values_of
+from floatscope_server.models import LayerRow, Run
+from floatscope_server.query.fields import METRICS, MISSING, Metric
+from floatscope_server.query.frames import FrameCache, summary_frames
+from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id, total_span
+from floatscope_server.query.pool import cell_size, merge_worst, pool_columns
+from floatscope_server.store.ledger import layer_of
+
+__all__ = ["HeatMap", "heat_map", "in_execution_order", "layer_formats", "log2_limits", "run_layers"]
+
+_WINDOW_CELLS = 1 << 21
+"""Cells that are spread out at once: 8 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """``values`` [layers, columns]; ``columns`` the first step of each; rows in execution order."""
+
+    kind: str
+    metric: str
+    format: str
+    first_step: int | None
+    last_step: int | None
+    cell: int
+    columns: npt.NDArray[np.int64]
+    layers: Sequence[wire.Layer]
+    formats: Mapping[int, str | None]
+    values: npt.NDArray[np.float32]
+
+    def meta(self) -> dict[str, object]:
+        """Everything but the values."""
+        return {
+            "kind": self.kind,
+            "metric": self.metric,
+            "format": self.format,
+            "unit": METRICS[self.metric].unit,
+            "worst": METRICS[self.metric].worst,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "cell": self.cell,
+            "columns": self.columns.tolist(),
+            "layers": [
+                {"index": layer.index, "name": layer.name, "format": self.formats[layer.index], "order": layer.order}
+                for layer in self.layers
+            ],
+        }
+
+    def content(self) -> dict[str, object]:
+        """All of it for JSON."""
+        return {**self.meta(), "values": values_of(self.values)}
+
+
+def run_layers(session: Session, run_id: int) -> dict[int, wire.Layer]:
+    """The layers of a run by index."""
+    return {row.idx: layer_of(row) for row in session.exec(select(LayerRow).where(LayerRow.run_id == run_id))}
+
+
+def in_execution_order(layers: Mapping[int, wire.Layer]) -> list[wire.Layer]:
+    """Layers by their place in the forward pass; those without one come last."""
+    return sorted(layers.values(), key=lambda layer: (layer.order < 0, layer.order, layer.index))
+
+
+def layer_formats(layers: Sequence[wire.Layer], kind: str, chosen: str) -> dict[int, str | None]:
+    """The format that each layer is measured against: the one it meets for ``kind``, or the ``chosen`` one.
+
+    ``BadQueryError`` if ``chosen`` is neither "auto" nor a format.
+    """
+    if chosen != "auto":
+        if chosen not in formats:
+            raise BadQueryError(f"unknown format {chosen[:40]!r}; known are auto, {', '.join(formats)}")
+        return dict.fromkeys((layer.index for layer in layers), chosen)
+    return {
+        layer.index: next((o.format for o in layer.operands if o.kind == kind and o.format in formats), None)
+        for layer in layers
+    }
+
+
+def log2_limits(chosen: Mapping[int, str | None], size: int) -> npt.NDArray[np.float64]:
+    """log2 of the largest number of each layer's format, by layer index; NaN without a format."""
+    limits = np.full(size, np.nan)
+    for index, name in chosen.items():
+        if name is not None:
+            limits[index] = math.log2(formats[name].max)
+    return limits
+
+
+def heat_map(
+    session: Session,
+    cache: FrameCache,
+    run: Run,
+    *,
+    kind: str,
+    metric: str,
+    chosen: str,
+    first: int | None,
+    last: int | None,
+    columns: int,
+    rows: int | None,
+    names: Sequence[str] | None,
+) -> HeatMap:
+    """The heat map of steps ``first`` to ``last`` in at most ``columns`` columns, over all ranks the worst.
+
+    ``names`` picks layers by name or index, ``rows`` the worst so many. Unknown words: ``BadQueryError``.
+    """
+    if kind not in wire.KINDS:
+        raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
+    if metric not in METRICS:
+        raise BadQueryError(f"unknown metric {metric!r}; known are {', '.join(METRICS)}")
+    assert run.id is not None
+    how = METRICS[metric]
+    table = run_layers(session, run.id)
+    executed = layer_formats(list(table.values()), kind, "auto")
+    formats_of = layer_formats(list(table.values()), kind, chosen)
+    if how.executed:
+        # Counted while training, in the format of that moment: another format needs the histograms.
+        formats_of = {i: f if executed[i] == f else None for i, f in formats_of.items()}
+    limits = log2_limits(formats_of, len(table))
+    line = canonical_line(session, run.id)
+    stream = stream_id(session, run.id, f"layer/{kind}")
+    span = _span(line, first, last)
+    if span is None or stream is None:
+        values = np.empty((0, 0), np.float32)
+        cell, starts, shown = 1, np.empty(0, np.int64), []
+    else:
+        cell = cell_size(*span, columns)
+        starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
+        values, seen = _values(session, cache, stream, line, span, cell, limits, how)
+        wanted = None if names is None else set(names)
+        shown = [
+            layer
+            for layer in in_execution_order(table)
+            if (seen[layer.index] if wanted is None else wanted & {layer.name, str(layer.index)})
+        ]
+        shown = _worst_rows(shown, values, how, rows)
+        values = values[:, [layer.index for layer in shown]].T
+    return HeatMap(
+        kind=kind,
+        metric=metric,
+        format=chosen,
+        first_step=span[0] if span else None,
+        last_step=span[1] if span else None,
+        cell=cell,
+        columns=starts,
+        layers=shown,
+        formats=formats_of,
+        values=values,
+    )
+
+
+def _span(line: list[Stretch], first: int | None, last: int | None) -> tuple[int, int] | None:
+    whole = total_span(line)
+    if whole is None:
+        return None
+    start = whole[0] if first is None else max(first, whole[0])
+    end = whole[1] if last is None else min(last, whole[1])
+    return (start, end) if start <= end else None
+
+
+def _values(
+    session: Session,
+    cache: FrameCache,
+    stream: int,
+    line: list[Stretch],
+    span: tuple[int, int],
+    cell: int,
+    limits: npt.NDArray[np.float64],
+    how: Metric,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """[columns, all layers of the run], and which layers were seen in it."""
+    size = len(limits)
+    origin = span[0] // cell * cell
+    values = np.full((span[1] // cell - span[0] // cell + 1, size), MISSING, np.float32)
+    seen = np.zeros(size, bool)
+    window = max(cell, _WINDOW_CELLS // max(size, 1) // cell * cell)
+    for start in range(origin, span[1] + 1, window):
+        stop = min(start + window, span[1] + 1)
+        by_rank: dict[int, npt.NDArray[np.float32]] = {}
+        for stretch in line:
+            part = Stretch(
+                attempt=stretch.attempt, first=max(stretch.first, start, span[0]), last=min(stretch.last, stop - 1)
+            )
+            if part.first > part.last:
+                continue
+            for stored in summary_frames(session, cache, stream, part):
+                frame = stored.content
+                plane = how.plane(frame, limits[frame.layers])
+                dense = by_rank.get(stored.rank)
+                if dense is None:
+                    dense = by_rank[stored.rank] = np.full((stop - start, size), MISSING, np.float32)
+                low = max(frame.first_step, part.first)
+                high = min(frame.first_step + frame.steps - 1, part.last)
+                # A step that came twice: the later one stands.
+                dense[low - start : high - start + 1, frame.layers] = plane[
+                    low - frame.first_step : high - frame.first_step + 1
+                ]
+                seen[frame.layers] = True
+        column = (start - origin) // cell
+        for dense in by_rank.values():
+            pooled = pool_columns(dense, cell, how.worst)
+            target = values[column : column + len(pooled)]
+            target[:] = merge_worst(target, pooled, how.worst)
+    return values, seen
+
+
+def _worst_rows(
+    shown: list[wire.Layer], values: npt.NDArray[np.float32], how: Metric, rows: int | None
+) -> list[wire.Layer]:
+    if rows is None or len(shown) <= rows:
+        return shown
+    sign = 1.0 if how.worst == "min" else -1.0
+    picked = sign * values[:, [layer.index for layer in shown]].astype(np.float64)
+    worst = np.fmin.reduce(picked, axis=0)
+    if how.worst == "max":
+        # An observed NaN is worse than any number.
+        nan = np.isnan(picked) & (values[:, [layer.index for layer in shown]].view(np.uint32) != wire.MISSING_BITS)
+        worst = np.where(nan.any(axis=0), -np.inf, worst)
+    keep = set(np.argsort(worst, kind="stable")[:rows].tolist())
+    return [layer for position, layer in enumerate(shown) if position in keep]

@@ -1,0 +1,63 @@
+"""The canonical line of a run: a later attempt wins from its first step on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlmodel import Session, col, select
+
+from floatscope_server.models import Attempt, Run, Stream
+
+__all__ = ["BadQueryError", "Stretch", "UnknownRunError", "canonical_line", "run_named", "stream_id", "total_span"]
+
+
+class UnknownRunError(LookupError):
+    """No run has this name."""
+
+
+class BadQueryError(ValueError):
+    """The question makes no sense; the text says what would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Steps ``first`` to ``last`` (inclusive) belong to ``attempt``."""
+
+    attempt: int
+    first: int
+    last: int
+
+
+def run_named(session: Session, name: str) -> Run:
+    """The run called ``name``; ``UnknownRunError`` if there is none."""
+    run = session.exec(select(Run).where(Run.name == name)).one_or_none()
+    if run is None:
+        raise UnknownRunError(name)
+    return run
+
+
+def canonical_line(session: Session, run_id: int) -> list[Stretch]:
+    """Stretches in order of steps; they do not overlap."""
+    attempts = session.exec(
+        select(Attempt).where(Attempt.run_id == run_id, col(Attempt.first_step).is_not(None)).order_by(col(Attempt.n))
+    ).all()
+    line: list[Stretch] = []
+    end: int | None = None
+    for attempt in reversed(attempts):
+        assert attempt.first_step is not None
+        assert attempt.last_step is not None
+        last = attempt.last_step if end is None else min(attempt.last_step, end)
+        if last >= attempt.first_step:
+            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last))
+        end = attempt.first_step - 1 if end is None else min(end, attempt.first_step - 1)
+    return sorted(line, key=lambda stretch: stretch.first)
+
+
+def total_span(line: list[Stretch]) -> tuple[int, int] | None:
+    """First and last step of ``line``."""
+    return (line[0].first, line[-1].last) if line else None
+
+
+def stream_id(session: Session, run_id: int, name: str) -> int | None:
+    """The stream ``name`` of a run, or None if nothing of it has arrived."""
+    return session.exec(select(Stream.id).where(Stream.run_id == run_id, Stream.name == name)).one_or_none()

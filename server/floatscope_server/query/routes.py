@@ -1,0 +1,119 @@
+"""What pages and programs read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+
+from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.jsontext import JSONText
+from floatscope_server.query.heatmap import heat_map
+from floatscope_server.query.histogram import layer_histogram
+from floatscope_server.query.line import run_named
+from floatscope_server.query.runs import run_list
+from floatscope_server.query.series import device_samples, scalar_series
+from floatscope_server.query.show import show
+from floatscope_server.services import Services, services_of
+from floatscope_server.store.parts import MAX_STEP
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONText)
+
+Running = Annotated[Services, Depends(services_of)]
+FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, description="First step.")]
+ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
+Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
+
+_BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [item for item in text.split(",") if item]
+
+
+@router.get("/runs")
+def runs(services: Running) -> Response:
+    """All runs, newest first."""
+    with services.store.read() as session:
+        return JSONText(run_list(session))
+
+
+@router.get("/runs/{run}")
+def one_run(run: str, services: Running) -> Response:
+    """One run as one object; steps are counted from 0 and ``steps`` is their number."""
+    with services.store.read() as session:
+        return JSONText(show(session, services.cache, run_named(session, run)))
+
+
+@router.get("/runs/{run}/scalars", responses=_BLOCK)
+def scalars(
+    run: str,
+    services: Running,
+    names: Annotated[str | None, Query(description="By commas; all without it.")] = None,
+    first: FromStep = None,
+    last: ToStep = None,
+    points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
+    accept: Accept = "",
+) -> Response:
+    """Series of the canonical line with their envelope; a cell of more than one step shows mean, min and max."""
+    with services.store.read() as session:
+        found = scalar_series(
+            session, run_named(session, run), names=_split(names), first=first, last=last, points=points
+        )
+    if MEDIA_TYPE in accept:
+        arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
+        return Response(pack({"series": [series.meta() for series in found]}, arrays), media_type=MEDIA_TYPE)
+    return JSONText([{**series.meta(), **series.arrays()} for series in found])
+
+
+@router.get("/runs/{run}/heatmap", responses=_BLOCK)
+def heatmap(
+    run: str,
+    services: Running,
+    kind: str = "grad",
+    metric: str = "headroom",
+    format_: Annotated[str, Query(alias="format", description="auto: the one that each layer meets.")] = "auto",
+    first: FromStep = None,
+    last: ToStep = None,
+    columns: Annotated[int, Query(ge=1, le=4000)] = 600,
+    rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
+    layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
+    accept: Accept = "",
+) -> Response:
+    """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
+    with services.store.read() as session:
+        found = heat_map(
+            session,
+            services.cache,
+            run_named(session, run),
+            kind=kind,
+            metric=metric,
+            chosen=format_,
+            first=first,
+            last=last,
+            columns=columns,
+            rows=rows,
+            names=_split(layers),
+        )
+    if MEDIA_TYPE in accept:
+        return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
+    return JSONText(found.content())
+
+
+@router.get("/runs/{run}/layers/{layer:path}/histogram")
+def histogram(
+    run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
+) -> Response:
+    """Exponent histograms of a layer, one column for each that was taken."""
+    with services.store.read() as session:
+        found = layer_histogram(session, run_named(session, run), layer=layer, kind=kind, first=first, last=last)
+    return JSONText(found)
+
+
+@router.get("/runs/{run}/devices")
+def devices(run: str, services: Running, seconds: Annotated[float, Query(gt=0, le=1e9)] = 600.0) -> Response:
+    """Device samples of the last ``seconds`` before the newest, newest last."""
+    with services.store.read() as session:
+        return JSONText(device_samples(session, run_named(session, run), seconds=seconds))

@@ -1,0 +1,45 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sqlmodel import Session, col, select
+
+from floatscope_server.alerts.engine import alerts_of
+from floatscope_server.models import Run
+from floatscope_server.store.glance import Glance
+
+__all__ = ["run_item", "run_list"]
+
+_OPEN = frozenset({"pending", "firing"})
+SEVERITIES = ("critical", "warning", "info")
+
+
+def run_item(session: Session, run: Run) -> dict[str, object]:
+    """What a list shows of one run."""
+    assert run.id is not None
+    glance = Glance(run.glance)
+    counts = Counter(alert["severity"] for alert in alerts_of(session, run.id) if alert["state"] in _OPEN)
+    return {
+        "name": run.name,
+        "state": run.state,
+        "attempt": run.attempt,
+        "steps": run.steps,
+        "started_at": run.started_at,
+        "heartbeat_at": run.heartbeat_at,
+        "finished_at": run.finished_at,
+        "last": {name: glance.last[name][1] if name in glance.last else None for name in Glance.SHOWN},
+        "worst": glance.worst,
+        "alerts": {severity: counts[severity] for severity in SEVERITIES},
+        "sparkline": glance.sparkline,
+    }
+
+
+def run_list(session: Session, names: Sequence[str] | None = None) -> list[dict[str, object]]:
+    """All runs, or those called ``names``, newest first."""
+    query = select(Run).order_by(col(Run.id).desc())
+    if names is not None:
+        query = query.where(col(Run.name).in_(names))
+    return [run_item(session, run) for run in session.exec(query)]

@@ -1,0 +1,130 @@
+"""Scalars by step with their envelope, and device samples by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from sqlmodel import Session, col, select
+
+from floatscope_server.models import Run, WalFrame
+from floatscope_server.query.frames import stored_frames
+from floatscope_server.query.line import Stretch, canonical_line, stream_id
+from floatscope_server.query.pool import cell_size
+from floatscope_server.store.parts import MAX_STEP, NANOSECONDS
+from floatscope_server.store.replay import DEVICES, SCALARS
+
+__all__ = ["Series", "device_samples", "raw_series", "scalar_series"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A scalar in cells of ``cell`` steps: where each begins, its mean, its extremes; ``n`` points in all."""
+
+    name: str
+    cell: int
+    n: int
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    min: npt.NDArray[np.float64]
+    max: npt.NDArray[np.float64]
+
+    def meta(self) -> dict[str, object]:
+        """Everything but the arrays."""
+        return {"name": self.name, "cell": self.cell, "n": self.n}
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The arrays by name."""
+        return {"steps": self.steps, "values": self.values, "min": self.min, "max": self.max}
+
+
+def raw_series(
+    session: Session, run_id: int, names: Iterable[str] | None, first: int, last: int
+) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    """Every point of the canonical line from the lowest rank that has the name; a step that came twice counts last."""
+    stream = stream_id(session, run_id, "scalar")
+    if stream is None:
+        return {}
+    wanted = None if names is None else set(names)
+    pieces: dict[str, dict[int, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]]] = {}
+    for stretch in canonical_line(session, run_id):
+        part = Stretch(attempt=stretch.attempt, first=max(stretch.first, first), last=min(stretch.last, last))
+        if part.first > part.last:
+            continue
+        for stored in stored_frames(session, stream, part, SCALARS.decode):
+            for series in stored.content:
+                if wanted is not None and series.name not in wanted:
+                    continue
+                steps = np.frombuffer(series.steps, "<i8")
+                keep = (steps >= part.first) & (steps <= part.last)
+                values = np.frombuffer(series.values, "<f8")
+                pieces.setdefault(series.name, {}).setdefault(stored.rank, []).append((steps[keep], values[keep]))
+    return {name: _joined(by_rank[min(by_rank)]) for name, by_rank in sorted(pieces.items())}
+
+
+def _joined(
+    pieces: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    steps = np.concatenate([s for s, _ in pieces])
+    values = np.concatenate([v for _, v in pieces])
+    order = np.argsort(steps, kind="stable")
+    steps, values = steps[order], values[order]
+    if not len(steps):
+        return steps, values
+    newest = np.append(steps[1:] != steps[:-1], True)
+    return steps[newest], values[newest]
+
+
+def scalar_series(
+    session: Session, run: Run, *, names: Iterable[str] | None, first: int | None, last: int | None, points: int
+) -> list[Series]:
+    """Each series in at most ``points`` cells, aligned to multiples of the cell."""
+    assert run.id is not None
+    found = raw_series(session, run.id, names, 0 if first is None else first, MAX_STEP if last is None else last)
+    return [_pooled(name, steps, values, points) for name, (steps, values) in found.items() if len(steps)]
+
+
+def _pooled(name: str, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64], points: int) -> Series:
+    cell = 1 if len(steps) <= points else cell_size(int(steps[0]), int(steps[-1]), points)
+    if cell == 1:
+        return Series(name=name, cell=1, n=len(steps), steps=steps, values=values, min=values, max=values)
+    cells = steps // cell
+    starts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
+    finite = np.isfinite(values)
+    counts = np.add.reduceat(finite, starts, dtype=np.int64)
+    sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
+    maxima = np.maximum.reduceat(values, starts)  # a NaN stays: one bad step is visible at every zoom
+    minima = np.fmin.reduceat(values, starts)
+    mean = np.where(counts > 0, sums / np.maximum(counts, 1), maxima)
+    return Series(name=name, cell=cell, n=len(steps), steps=cells[starts] * cell, values=mean, min=minima, max=maxima)
+
+
+def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
+    """Samples of the last ``seconds`` before the newest, newest last, each with its rank."""
+    assert run.id is not None
+    stream = stream_id(session, run.id, "gpu")
+    if stream is None:
+        return []
+    newest = session.exec(
+        select(WalFrame.first + WalFrame.n - 1)
+        .where(WalFrame.stream_id == stream)
+        .order_by(col(WalFrame.first).desc())
+        .limit(1)
+    ).first()
+    if newest is None:
+        return []
+    since = newest - seconds
+    samples: list[dict[str, object]] = []
+    for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()):
+        stretch = Stretch(attempt=attempt, first=int(since), last=MAX_STEP)
+        for stored in stored_frames(session, stream, stretch, DEVICES.decode):
+            samples += [
+                {**msgspec.structs.asdict(device), "rank": stored.rank}
+                for device in stored.content
+                if device.time_ns >= since * NANOSECONDS
+            ]
+    samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
+    return samples

@@ -1,0 +1,131 @@
+"""One run as one object."""
+
+from __future__ import annotations
+
+import numpy as np
+from sqlmodel import Session, col, select
+
+from floatscope_server.alerts.engine import alerts_of
+from floatscope_server.models import Attempt, Gap, Run, Stream, WalFrame, Writer
+from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.series import device_samples, raw_series
+from floatscope_server.query.skipped import skipped_steps
+from floatscope_server.store.ledger import operands_json
+from floatscope_server.store.parts import MAX_STEP
+from floatscope_server.store.replay import SUMMARIES
+
+__all__ = ["show"]
+
+_RECENT_S = 60.0
+_NEWEST = 64
+
+
+def show(session: Session, cache: FrameCache, run: Run) -> dict[str, object]:
+    """Everything about ``run`` that is not a long series."""
+    assert run.id is not None
+    writers = session.exec(
+        select(Writer).where(Writer.run_id == run.id).order_by(col(Writer.attempt), col(Writer.rank))
+    ).all()
+    layers = in_execution_order(run_layers(session, run.id))
+    return {
+        "run": run.name,
+        "state": run.state,
+        "steps": run.steps,
+        "attempts": [
+            a.model_dump(exclude={"run_id"})
+            for a in session.exec(select(Attempt).where(Attempt.run_id == run.id).order_by(col(Attempt.n)))
+        ],
+        "writers": [_writer(writer) for writer in writers],
+        "ranks": sorted({writer.rank for writer in writers if writer.attempt == run.attempt}),
+        "layers": [
+            {
+                "name": layer.name,
+                "index": layer.index,
+                "module_type": layer.module_type,
+                "parameters": layer.parameters,
+                "order": layer.order,
+                "operands": operands_json(layer),
+            }
+            for layer in layers
+        ],
+        "coverage": _coverage(session, run, {layer.index: layer.parameters for layer in layers}),
+        "skipped_steps": skipped_steps(session, cache, run.id),
+        "scalars": _scalars(session, run.id),
+        "alerts": alerts_of(session, run.id),
+        "overhead": {
+            "seconds": max((writer.overhead_s for writer in writers), default=0.0),
+            "dropped": sum(writer.dropped for writer in writers),
+        },
+        "gaps": [
+            gap.model_dump(exclude={"id", "run_id"})
+            for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
+        ],
+        "devices": _devices(session, run),
+        "config": run.config,
+        "world": run.world,
+        "started_at": run.started_at,
+        "heartbeat_at": run.heartbeat_at,
+        "finished_at": run.finished_at,
+    }
+
+
+def _writer(writer: Writer) -> dict[str, int | float | str | None]:
+    return {
+        "id": writer.id,
+        "attempt": writer.attempt,
+        "rank": writer.rank,
+        "agent": writer.agent,
+        "last_seq": writer.last_seq,
+        "last_step": writer.last_step,
+        "last_seen_at": writer.last_seen_at.isoformat().replace("+00:00", "Z"),
+        "dropped": writer.dropped,
+        "overhead_s": writer.overhead_s,
+        "clock_offset_ms": writer.clock_offset_ms,
+        "bye": writer.bye,
+    }
+
+
+def _coverage(session: Session, run: Run, parameters: dict[int, int]) -> dict[str, object]:
+    """How many layers were seen lately, by kind, and which share of the parameters' layers sent gradients."""
+    seen: dict[str, set[int]] = {}
+    for stream in session.exec(
+        select(Stream).where(Stream.run_id == run.id, col(Stream.name).startswith("layer/")).order_by(col(Stream.name))
+    ):
+        newest = session.exec(
+            select(WalFrame.data)
+            .where(WalFrame.stream_id == stream.id, WalFrame.attempt == run.attempt)
+            .order_by(col(WalFrame.first).desc())
+            .limit(_NEWEST)
+        )
+        layers = [np.frombuffer(SUMMARIES.decode(data).layers, "<u4") for data in newest]
+        seen[stream.name.removeprefix("layer/")] = set(np.concatenate(layers).tolist()) if layers else set()
+    weighted = {index for index, count in parameters.items() if count}
+    share = len(weighted & seen.get("grad", set())) / len(weighted) if weighted else None
+    return {
+        "layers": len(parameters),
+        "layers_with_parameters": len(weighted),
+        "observed": {kind: len(layers) for kind, layers in seen.items()},
+        "gradient_share": share,
+    }
+
+
+def _scalars(session: Session, run_id: int) -> dict[str, dict[str, object]]:
+    shown: dict[str, dict[str, object]] = {}
+    for name, (steps, values) in raw_series(session, run_id, None, 0, MAX_STEP).items():
+        if len(steps):
+            shown[name] = {
+                "n": len(steps),
+                "last_step": int(steps[-1]),
+                "last": float(values[-1]),
+                "min": float(np.fmin.reduce(values)),
+                "max": float(np.fmax.reduce(values)),
+            }
+    return shown
+
+
+def _devices(session: Session, run: Run) -> list[dict[str, object]]:
+    newest: dict[tuple[object, ...], dict[str, object]] = {}
+    for sample in device_samples(session, run, seconds=_RECENT_S):
+        newest[sample["rank"], sample["backend"], sample["index"]] = sample
+    return list(newest.values())

@@ -1,0 +1,62 @@
+"""What ``floatscope server`` does once its dependencies are there."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from floatscope_server.app import create_app
+from floatscope_server.auth import read_token_file
+from floatscope_server.database import StoreError
+from floatscope_server.serving import Server, address_of, listen
+from floatscope_server.settings import Settings
+
+__all__ = ["serve"]
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - the answer of the command
+
+
+def _fail(text: str) -> int:
+    print(f"floatscope: {text}", file=sys.stderr)  # noqa: T201 - the answer of the command
+    return 2
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve as ``args`` say; 2 if that cannot be done."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = Settings.from_env(
+            host=args.host,
+            port=args.port,
+            data=Path(args.data) if args.data else None,
+            db=args.db,
+            token_file=Path(args.token_file) if args.token_file else None,
+            allowed_hosts=tuple(args.allowed_host) if args.allowed_host else None,
+            webhook_allow=tuple(args.webhook_allow) if args.webhook_allow else None,
+        )
+        if settings.token_file is not None:
+            tokens, fresh = read_token_file(settings.token_file)
+            if fresh:
+                _say(f"fresh tokens, kept in {settings.token_file} and not shown again:")
+                for scope, token in tokens:
+                    _say(f"  {scope} {token}")
+    except ValueError as error:
+        return _fail(str(error))
+    try:
+        listener = listen(settings)
+    except OSError as error:
+        return _fail(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port or --host"
+        )
+    app = create_app(settings)
+    with listener:
+        server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
+        try:
+            app.state.services.prepare()
+        except StoreError as error:
+            return _fail(str(error))
+        return 0 if server.serve_forever() else 2

@@ -1,0 +1,66 @@
+"""The parts of a running server, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from starlette.requests import HTTPConnection
+
+from floatscope_server.alerts.engine import AlertEngine
+from floatscope_server.alerts.outbox import Outbox
+from floatscope_server.auth import Gatekeeper
+from floatscope_server.intake import Intake
+from floatscope_server.live import LiveHub
+from floatscope_server.query.frames import FrameCache
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
+
+__all__ = ["Services", "services_of"]
+
+
+class Services:
+    """Built without side effects; ``start`` opens the store and ``stop`` closes it."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.store = Store(settings, clock=clock)
+        self.cache = FrameCache(settings.cache_bytes)
+        self.live = LiveHub(self.store, settings)
+        self.alerts = AlertEngine(self.store, self.live, settings)
+        self.outbox = Outbox(self.store, settings)
+        self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
+        self.intake = Intake(self.store, settings)
+
+    def prepare(self) -> None:
+        """Open the store; ``StoreError`` if that cannot be done. ``start`` does it if nobody has."""
+        self.store.start()
+        try:
+            self.gatekeeper.start()
+        except BaseException:
+            self.store.stop()
+            raise
+
+    async def start(self) -> None:
+        """Begin to serve, in the running event loop."""
+        if not self.store.started:
+            await asyncio.to_thread(self.prepare)
+        self.live.start()
+        self.store.observers += [self.live.observe, self.alerts.observe]
+        self.alerts.start()
+        await self.outbox.start()
+
+    async def stop(self) -> None:
+        """What agents have sent is committed and judged before the store closes."""
+        await self.live.stop()
+        await asyncio.to_thread(self.alerts.stop)
+        await self.outbox.stop()
+        await asyncio.to_thread(self.store.stop)
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    """The services of the application that ``connection`` came to."""
+    services = connection.app.state.services
+    assert isinstance(services, Services)
+    return services

@@ -1,0 +1,131 @@
+"""What an operator can set."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DEFAULT_PORT", "Settings"]
+
+DEFAULT_PORT = 6160
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Configuration of one server; checked when built, a mistake raises ``ValueError`` that says what to do."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but a loopback address needs ``token_file``."""
+
+    port: int = DEFAULT_PORT
+    """TCP port; 0 lets the system choose."""
+
+    data: Path = Path("floatscope-data")
+    """Folder of the database; made if it is missing, used by one server at a time."""
+
+    db: str | None = None
+    """Database URL; ``sqlite:///PATH`` only. By default ``floatscope.db`` in ``data``."""
+
+    token_file: Path | None = None
+    """Lines ``SCOPE TOKEN``, scope being ingest, read or admin. Written with fresh tokens if it is missing."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names, without port, under which browsers may reach the server besides its own address."""
+
+    webhook_allow: tuple[str, ...] = ()
+    """Hosts and CIDRs that are not public and that webhooks may connect to all the same."""
+
+    commit_interval_s: float = 0.02
+    """Shortest time between two commits of telemetry, in seconds."""
+
+    stalled_after_s: float = 60.0
+    """A run without a new step for this long, in seconds, is stalled."""
+
+    lost_after_s: float = 300.0
+    """A run whose agents have all been silent for this long, in seconds, and said no goodbye is lost."""
+
+    max_layers: int = 50_000
+    """Layers of one run; further names are left out and declared as a gap."""
+
+    max_runs: int = 100_000
+    """Runs in the store; a further name is refused."""
+
+    queue_bytes: int = 64 * _MIB
+    """Bytes of telemetry received and not yet committed, over all agents; then sockets are not read."""
+
+    viewer_messages: int = 256
+    """Messages waiting for one browser; then they are dropped and the browser is told to fetch anew."""
+
+    viewer_bytes: int = 8 * _MIB
+    """Bytes waiting for one browser; then as above."""
+
+    max_viewers: int = 400
+    """Browsers connected at once."""
+
+    cache_bytes: int = 96 * _MIB
+    """Decoded telemetry kept for the next query."""
+
+    max_body_bytes: int = 2 * _MIB
+    """Size of one HTTP request body; a longer one is answered 413."""
+
+    user_timeout_s: float = 30.0
+    """Seconds after which a peer that acknowledges nothing is cut off (TCP_USER_TIMEOUT)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port {self.port} is no TCP port; choose one from 1 to 65535, or 0 for a free one")
+        if self.db is not None and not self.db.startswith("sqlite:///"):
+            scheme = self.db.partition(":")[0]
+            raise ValueError(
+                f"database {scheme!r} is not supported; only sqlite is today: leave --db out, or write sqlite:///PATH"
+            )
+        if not self.loopback and self.token_file is None:
+            raise ValueError(
+                f"listening on {self.host} would let anybody in; add --token-file FILE (it is written with fresh "
+                "tokens if it is missing), or listen on 127.0.0.1"
+            )
+        for name in ("commit_interval_s", "stalled_after_s", "lost_after_s", "user_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        if self.db is None:
+            return self.data / "floatscope.db"
+        return Path(self.db.removeprefix("sqlite:///"))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
+        """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_ALLOWED_HOSTS`` and
+        ``_WEBHOOK_ALLOW`` (lists by commas); an override that is not None wins."""
+        values: dict[str, object] = {}
+        for name in ("host", "db"):
+            if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
+                values[name] = text
+        for name in ("data", "token_file"):
+            if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
+                values[name] = Path(text)
+        if text := environ.get("FLOATSCOPE_PORT"):
+            if not text.isdecimal():
+                raise ValueError(f"FLOATSCOPE_PORT is {text!r}; it must be a number")
+            values["port"] = int(text)
+        for name in ("allowed_hosts", "webhook_allow"):
+            if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
+                values[name] = tuple(item.strip() for item in text.split(",") if item.strip())
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)  # type: ignore[arg-type]

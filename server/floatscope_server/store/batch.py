@@ -1,0 +1,407 @@
+"""One transaction of telemetry: applies messages in order, then writes what they add up to."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlmodel import Session, col
+
+from floatscope import wire
+from floatscope_server.database import utc
+from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, Stream, StreamState, WalFrame, Writer
+from floatscope_server.observation import Observation
+from floatscope_server.settings import Settings
+from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, operands_json
+from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
+from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
+
+__all__ = ["NONFINITE", "Batch", "Reply"]
+
+Reply = Callable[[wire.ServerMessage], None]
+
+NONFINITE = 1
+"""Bit of ``WalFrame.flags``: a NaN or an infinity is in it."""
+
+_MAX_REASONS = 64
+_MAX_REASON = 200
+
+
+class Batch:
+    """Collects the rows of one transaction and, for after the commit, replies and observations."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        now: float,
+        started_at: float,
+        credit: int,
+    ) -> None:
+        self.replies: list[tuple[Reply, wire.ServerMessage]] = []
+        self.observations: list[Observation] = []
+        self.changed: dict[int, KnownRun] = {}
+        self.relayered: set[str] = set()
+        self.frames = 0
+        self._connection = connection
+        self._session = session
+        self._ledger = ledger
+        self._settings = settings
+        self._now = now
+        self._started_at = started_at
+        self._credit = credit
+        self._frames: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
+        self._writers: dict[str, KnownWriter] = {}
+        self._mapped: set[str] = set()
+
+    def apply(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
+        """Take in a message of a writer that has said hello."""
+        known = self._ledger.of_writer(self._session, writer_id)
+        assert known is not None
+        run, writer = known
+        writer.seen_at = self._now
+        self.touch(run, writer)
+        if isinstance(message, wire.Block):
+            self._block(run, writer, message, reply)
+        elif isinstance(message, wire.Gap):
+            self._gap(run, writer, message, reply)
+        elif isinstance(message, wire.Beat):
+            writer.queue_bytes = _bounded(message.queue_bytes)
+            writer.spool_bytes = _bounded(message.spool_bytes)
+            writer.dropped = max(writer.dropped, _bounded(message.dropped))
+            writer.overhead_s = message.overhead_s if np.isfinite(message.overhead_s) else 0.0
+            self.replies.append((reply, wire.Beat()))
+        elif isinstance(message, wire.Bye):
+            writer.bye = message.reason[:_MAX_REASON]
+            self._ack(writer, reply)
+
+    def touch(self, run: KnownRun, writer: KnownWriter) -> None:
+        """Note that both rows are to be written."""
+        self.changed[run.id] = run
+        self._writers[writer.id] = writer
+
+    def _ack(self, writer: KnownWriter, reply: Reply) -> None:
+        self.replies.append((reply, wire.Ack(seq=writer.last_seq, credit=self._credit)))
+
+    def _expected(self, writer: KnownWriter, seq: int, reply: Reply) -> bool:
+        """Whether ``seq`` is the next one; answers it if not."""
+        if seq <= writer.last_seq:
+            self._ack(writer, reply)
+            return False
+        if seq > writer.last_seq + 1:
+            expected = writer.last_seq + 1
+            nack = wire.Nack(
+                seq=seq,
+                code="hole",
+                message=f"batch {seq} came before batch {expected}",
+                expected=expected,
+                retryable=True,
+            )
+            self.replies.append((reply, nack))
+            return False
+        return True
+
+    def _gap(self, run: KnownRun, writer: KnownWriter, gap: wire.Gap, reply: Reply) -> None:
+        if not self._expected(writer, gap.seq, reply):
+            return
+        writer.last_seq = gap.seq
+        first = min(max(gap.first, 0), MAX_STEP)
+        row = Gap(
+            run_id=run.id,
+            rank=writer.rank,
+            first=first,
+            last=min(max(gap.last, first), MAX_STEP),
+            count=_bounded(gap.count),
+            reason=gap.reason[:_MAX_REASON],
+        )
+        self._session.add(row)
+        writer.dropped = min(writer.dropped + row.count, MAX_STEP)
+        self._ack(writer, reply)
+
+    def _refuse(self, run: KnownRun, writer: KnownWriter, seq: int, code: str, text: str, reply: Reply) -> None:
+        """Give up on batch ``seq`` for good: it counts as taken, so that the next one can come."""
+        writer.last_seq = seq
+        self._left_out(run, writer, writer.last_step + 1, writer.last_step + 1, text[:_MAX_REASON], 1)
+        self.replies.append((reply, wire.Nack(seq=seq, code=code, message=text, expected=seq + 1)))
+
+    def _block(self, run: KnownRun, writer: KnownWriter, block: wire.Block, reply: Reply) -> None:
+        if not self._expected(writer, block.seq, reply):
+            return
+        if len(block.body) > wire.MAX_BLOCK_BYTES:
+            text = f"block {block.seq} has {len(block.body)} bytes; {wire.MAX_BLOCK_BYTES} are allowed"
+            self._refuse(run, writer, block.seq, "too_large", text, reply)
+            return
+        if zlib.crc32(block.body) != block.crc and writer.damaged_seq != block.seq:
+            # Damage on the way heals when it is sent again; damage in the agent's spool does not.
+            writer.damaged_seq = block.seq
+            text = f"block {block.seq} is damaged: its CRC-32 does not match"
+            nack = wire.Nack(seq=block.seq, code="damaged", message=text, expected=block.seq, retryable=True)
+            self.replies.append((reply, nack))
+            return
+        try:
+            body = wire.decode_body(block)
+        except wire.WireError as error:
+            self._refuse(run, writer, block.seq, "damaged", str(error), reply)
+            return
+        named = self._layers(run, writer, body.layers)
+        checked = check_body(body, writer.layer_map)
+        body = msgspec.structs.replace(checked.body, layers=named)
+        writer.last_seq = block.seq
+        last = body.first_step + body.steps - 1
+        if body.steps:
+            writer.last_step = max(writer.last_step, last)
+            run.progressed(writer.attempt, body.first_step, last, self._now)
+        for reason, count in checked.dropped.items():
+            self._left_out(run, writer, body.first_step, max(last, body.first_step), reason, count)
+        self._store(run, writer, block.seq, body)
+        run.glance.add(body, run.layers, rank=writer.rank)
+        self.observations.append(
+            Observation(
+                run_id=run.id,
+                run=run.name,
+                attempt=writer.attempt,
+                rank=writer.rank,
+                writer=writer.id,
+                seq=block.seq,
+                world=run.world,
+                body=body,
+                layers=run.layers,
+            )
+        )
+        self._ack(writer, reply)
+
+    def name_layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> None:
+        """Take in the layer table of a hello."""
+        self._layers(run, writer, layers)
+
+    def _layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> tuple[wire.Layer, ...]:
+        """Give new layers the run's numbers; returns those that are new or changed, renumbered."""
+        if not layers:
+            return ()
+        table = dict(run.layers)
+        changed: list[wire.Layer] = []
+        layer_map = writer.layer_map
+        for layer in layers:
+            reason = acceptable_layer(layer)
+            if reason is None and layer.name not in run.names and len(table) >= self._settings.max_layers:
+                reason = f"more than {self._settings.max_layers} layers in one run"
+            if reason is not None:
+                step = max(writer.last_step, 0)
+                self._left_out(run, writer, step, step, reason, 1)
+                continue
+            index = run.names.setdefault(layer.name, len(table))
+            ours = msgspec.structs.replace(layer, index=index)
+            if table.get(index) != ours:
+                table[index] = ours
+                changed.append(ours)
+            if layer.index >= len(layer_map):
+                grown = np.full(max(layer.index + 1, 2 * len(layer_map)), -1, np.int32)
+                grown[: len(layer_map)] = layer_map
+                layer_map = grown
+            elif not layer_map.flags.writeable:
+                layer_map = layer_map.copy()
+            if layer_map[layer.index] != index:
+                layer_map[layer.index] = index
+                self._mapped.add(writer.id)
+        writer.layer_map = layer_map
+        if changed:
+            run.layers = MappingProxyType(table)
+            self.relayered.add(run.name)
+            self._upsert_layers(run, changed)
+        return tuple(changed)
+
+    def _upsert_layers(self, run: KnownRun, layers: Sequence[wire.Layer]) -> None:
+        statement = upsert(LayerRow)
+        renewed = ("module_type", "parameters", "order_no", "operands")
+        self._connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
+            ),
+            [
+                {
+                    "run_id": run.id,
+                    "idx": layer.index,
+                    "name": layer.name,
+                    "module_type": layer.module_type,
+                    "parameters": layer.parameters,
+                    "order_no": layer.order,
+                    "operands": operands_json(layer),
+                }
+                for layer in layers
+            ],
+        )
+
+    def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
+        """Declare what the server did not keep; one row per writer and reason, that grows."""
+        writer.dropped = min(writer.dropped + count, MAX_STEP)
+        if reason not in writer.reasons and len(writer.reasons) >= _MAX_REASONS:
+            reason = "left out for further reasons"
+        key = writer.reasons.get(reason)
+        row = self._session.get(Gap, key) if key is not None else None
+        if row is None:
+            row = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=0, reason=reason)
+            self._session.add(row)
+        row.first, row.last = min(row.first, first), max(row.last, last)
+        row.count += count
+        self._session.flush()
+        assert row.id is not None
+        writer.reasons[reason] = row.id
+
+    def _store(self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body) -> None:
+        ordinals: dict[int, int] = {}
+
+        def add(stream: str, first: int, n: int, flags: int, data: bytes) -> None:
+            stream_id = self._stream(run, writer.attempt, stream)
+            part = ordinals.get(stream_id, 0)
+            ordinals[stream_id] = part + 1
+            self._frames.append(
+                {
+                    "stream_id": stream_id,
+                    "attempt": writer.attempt,
+                    "first": first,
+                    "rank": writer.rank,
+                    "writer": writer.id,
+                    "seq": seq,
+                    "part": part,
+                    "n": n,
+                    "flags": flags,
+                    "received_at": utc(self._now),
+                    "data": data,
+                }
+            )
+
+        for summary in body.summaries:
+            flags = NONFINITE if _any_nonfinite(summary) else 0
+            add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, wire.encode(summary))
+        for histogram in body.histograms:
+            add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
+        if body.scalars:
+            steps = [np.frombuffer(series.steps, "<i8") for series in body.scalars]
+            first = min(int(s.min()) for s in steps)
+            last = max(int(s.max()) for s in steps)
+            finite = all(np.isfinite(np.frombuffer(series.values, "<f8")).all() for series in body.scalars)
+            add("scalar", first, last - first + 1, 0 if finite else NONFINITE, msgspec.msgpack.encode(body.scalars))
+        if body.devices:
+            seconds = [device.time_ns // NANOSECONDS for device in body.devices]
+            add("gpu", min(seconds), max(seconds) - min(seconds) + 1, 0, msgspec.msgpack.encode(body.devices))
+        for event in body.events:
+            self._events.append(
+                {
+                    "run_id": run.id,
+                    "attempt": writer.attempt,
+                    "step": event.step,
+                    "rank": writer.rank,
+                    "writer": writer.id,
+                    "seq": seq,
+                    "kind": event.kind,
+                    "detail": event.detail,
+                }
+            )
+
+    def _stream(self, run: KnownRun, attempt: int, name: str) -> int:
+        if name not in run.streams:
+            stream = Stream(run_id=run.id, name=name)
+            self._session.add(stream)
+            self._session.flush()
+            assert stream.id is not None
+            run.streams[name] = stream.id
+        stream_id = run.streams[name]
+        statement = upsert(StreamState).values(stream_id=stream_id, attempt=attempt, sealed=0, epoch=0)
+        self._connection.execute(statement.on_conflict_do_nothing())
+        return stream_id
+
+    def flush(self) -> None:
+        """Write everything collected; the caller commits."""
+        self.frames = len(self._frames)
+        if self._frames:
+            self._connection.execute(insert(WalFrame), self._frames)
+        if self._events:
+            self._connection.execute(insert(StepEvent), self._events)
+        for writer in self._writers.values():
+            self._write_writer(writer)
+        for run in self.changed.values():
+            self._write_run(run)
+        self._session.flush()
+
+    def _write_writer(self, writer: KnownWriter) -> None:
+        values: dict[str, Any] = {
+            "last_seq": writer.last_seq,
+            "last_step": writer.last_step,
+            "last_seen_at": utc(writer.seen_at),
+            "dropped": writer.dropped,
+            "queue_bytes": writer.queue_bytes,
+            "spool_bytes": writer.spool_bytes,
+            "overhead_s": writer.overhead_s,
+            "bye": writer.bye,
+        }
+        if writer.id in self._mapped:
+            values["layer_map"] = writer.layer_map.astype("<i4").tobytes()
+        self._connection.execute(update(Writer).where(col(Writer.id) == writer.id).values(**values))
+
+    def judge(self, run: KnownRun) -> None:
+        """Decide the state of ``run`` now."""
+        self.changed[run.id] = run
+        run.state = state_of_run(
+            [
+                # While the server was down, silence was not the agents'.
+                Sign(seen_at=max(writer.seen_at, self._started_at), bye=writer.bye)
+                for writer in run.writers.values()
+                if writer.attempt == run.attempt
+            ],
+            progress_at=max(run.progress_at, self._started_at),
+            now=self._now,
+            stalled_after_s=max(self._settings.stalled_after_s, 10 * run.seconds_per_step),
+            lost_after_s=self._settings.lost_after_s,
+        )
+
+    def _write_run(self, run: KnownRun) -> None:
+        self.judge(run)
+        current = [writer for writer in run.writers.values() if writer.attempt == run.attempt]
+        ended = run.state in ENDED
+        seen = max(writer.seen_at for writer in current)
+        reasons = {writer.bye for writer in current if writer.bye is not None}
+        self._connection.execute(
+            update(Run)
+            .where(col(Run.id) == run.id)
+            .values(
+                state=run.state,
+                attempt=run.attempt,
+                world=run.world,
+                steps=run.steps,
+                glance=run.glance.stored(),
+                heartbeat_at=utc(seen),
+                finished_at=utc(seen) if ended else None,
+            )
+        )
+        for attempt in {
+            run.attempt,
+            *(writer.attempt for writer in run.writers.values() if writer.id in self._writers),
+        }:
+            first, last = run.attempts[attempt]
+            values: dict[str, Any] = {"first_step": first, "last_step": last}
+            if attempt == run.attempt:
+                values["ended_at"] = utc(seen) if ended else None
+                values["end_reason"] = (", ".join(sorted(reasons)) or run.state) if ended else None
+            self._connection.execute(
+                update(Attempt).where(col(Attempt.run_id) == run.id, col(Attempt.n) == attempt).values(**values)
+            )
+
+
+def _any_nonfinite(summary: wire.Summaries) -> bool:
+    return any(
+        np.frombuffer(field.data, field.dtype).any() for field in summary.fields if field.name in {"nans", "infs"}
+    )
+
+
+def _bounded(value: int) -> int:
+    return min(max(value, 0), MAX_STEP)

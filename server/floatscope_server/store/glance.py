@@ -1,0 +1,127 @@
+"""What a list of runs shows of each: kept up to date as blocks arrive, stored with the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from floatscope import wire
+from floatscope._formats import formats
+from floatscope_server.jsontext import number, plain
+from floatscope_server.query.fields import Frame, headroom
+
+__all__ = ["Glance"]
+
+
+_POINTS = 60
+_BUCKET = 16
+_BUCKETS = 4
+
+
+class Glance:
+    """The last values, at most 60 points of the loss, and the worst headroom of the last 64 steps."""
+
+    SHOWN = ("loss", "grad_norm", "loss_scale")
+
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        stored = stored or {}
+        self.last: dict[str, tuple[int, float]] = {
+            name: (step, number(value)) for name, (step, value) in stored.get("last", {}).items()
+        }
+        self._stride: int = stored.get("stride", 1)
+        self._loss: list[tuple[int, float]] = [(cell, number(value)) for cell, value in stored.get("loss", [])]
+        self._worst: list[dict[str, Any]] = [
+            {**entry, "headroom": number(entry["headroom"])} for entry in stored.get("worst", [])
+        ]
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON for the run's row."""
+        content = plain({"last": self.last, "stride": self._stride, "loss": self._loss, "worst": self._worst})
+        assert isinstance(content, dict)
+        return content
+
+    @property
+    def sparkline(self) -> list[float]:
+        """Losses, evenly spaced over the run; the worst of each stretch."""
+        return [value for _, value in self._loss]
+
+    @property
+    def worst(self) -> dict[str, Any] | None:
+        """{headroom, layer, kind, step} of the least headroom of late, or None."""
+        return min(self._worst, key=lambda entry: entry["headroom"], default=None)
+
+    def restart(self, first_step: int) -> None:
+        """Forget what a new attempt that begins at ``first_step`` supersedes."""
+        self._loss = [(cell, value) for cell, value in self._loss if cell * self._stride < first_step]
+        self._worst = []
+
+    def add(self, body: wire.Body, layers: Mapping[int, wire.Layer], *, rank: int) -> None:
+        """Take in one block; scalars are rank 0's only, headroom everybody's."""
+        if rank == 0:
+            for series in body.scalars:
+                if series.name in self.SHOWN:
+                    self._scalars(series)
+        for part in body.summaries:
+            self._headroom(part, layers)
+
+    def _scalars(self, series: wire.Scalars) -> None:
+        steps = np.frombuffer(series.steps, "<i8").tolist()
+        values = np.frombuffer(series.values, "<f8").tolist()
+        self.last[series.name] = (steps[-1], values[-1])
+        if series.name != "loss":
+            return
+        for step, value in zip(steps, values, strict=True):
+            cell = step // self._stride
+            if self._loss and self._loss[-1][0] == cell:
+                self._loss[-1] = (cell, _worse(self._loss[-1][1], value))
+            elif not self._loss or self._loss[-1][0] < cell:
+                self._loss.append((cell, value))
+            while len(self._loss) > _POINTS or (self._loss and self._loss[-1][0] - self._loss[0][0] >= _POINTS):
+                self._halve()
+
+    def _halve(self) -> None:
+        self._stride *= 2
+        halved: list[tuple[int, float]] = []
+        for cell, value in self._loss:
+            if halved and halved[-1][0] == cell // 2:
+                halved[-1] = (cell // 2, _worse(halved[-1][1], value))
+            else:
+                halved.append((cell // 2, value))
+        self._loss = halved
+
+    def _headroom(self, part: wire.Summaries, layers: Mapping[int, wire.Layer]) -> None:
+        frame = Frame.of(part)
+        limits = np.full(len(frame.layers), np.nan)
+        for row, index in enumerate(frame.layers.tolist()):
+            for operand in layers[index].operands:
+                # A dynamically scaled operand fills its format by construction.
+                if operand.kind == part.kind and operand.scaling != "dynamic" and operand.format in formats:
+                    limits[row] = math.log2(formats[operand.format].max)
+        plane = headroom(frame, limits)
+        if not (plane < math.inf).any():
+            return
+        at, column = divmod(int(np.nanargmin(plane)), plane.shape[1])
+        worst_step = part.first_step + at
+        entry = {
+            "headroom": float(plane[at, column]),
+            "layer": layers[int(frame.layers[column])].name,
+            "kind": part.kind,
+            "step": worst_step,
+        }
+        bucket = worst_step // _BUCKET
+        for position, kept in enumerate(self._worst):
+            if kept["step"] // _BUCKET == bucket:
+                if entry["headroom"] < kept["headroom"]:
+                    self._worst[position] = entry
+                break
+        else:
+            self._worst.append(entry)
+        newest = max(kept["step"] // _BUCKET for kept in self._worst)
+        self._worst = [kept for kept in self._worst if kept["step"] // _BUCKET > newest - _BUCKETS]
+
+
+def _worse(a: float, b: float) -> float:
+    return b if math.isnan(b) or b > a else a

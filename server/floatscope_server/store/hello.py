@@ -1,0 +1,176 @@
+"""Who may write what: a hello becomes a run, an attempt and a writer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from sqlalchemy import func, update
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.database import utc
+from floatscope_server.jsontext import plain
+from floatscope_server.models import Attempt, Run, Writer
+from floatscope_server.settings import Settings
+from floatscope_server.store.batch import Batch
+from floatscope_server.store.glance import Glance
+from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
+from floatscope_server.store.parts import MAX_RUN_NAME, NANOSECONDS, is_run_name
+
+__all__ = ["greet", "refusal"]
+
+_WRITER = re.compile(r"[0-9a-f]{32}")
+_MAX_RANK = 1 << 20
+_MAX_ATTEMPT = 1 << 20
+_MAX_AGENT = 100
+
+
+def refusal(hello: wire.Hello) -> wire.Refused | None:
+    """Why a hello cannot be taken whatever the store holds, or None."""
+    identity = hello.identity
+    if hello.protocol_min > wire.PROTOCOL or hello.protocol_max < wire.PROTOCOL_MIN:
+        return wire.Refused(
+            code="protocol",
+            message=f"the agent speaks protocol {hello.protocol_min} to {hello.protocol_max}, this server "
+            f"{wire.PROTOCOL_MIN} to {wire.PROTOCOL}",
+            hint="install the same release of floatscope on both sides: "
+            + ("upgrade the server" if hello.protocol_min > wire.PROTOCOL else "upgrade the agent"),
+        )
+    if not is_run_name(identity.run):
+        return wire.Refused(
+            code="run_name",
+            message=f"{identity.run[:60]!r} cannot be a run's name",
+            hint=f"use 1 to {MAX_RUN_NAME} printable characters without slashes (FLOATSCOPE_RUN)",
+        )
+    if not _WRITER.fullmatch(identity.writer):
+        return wire.Refused(
+            code="writer",
+            message="the writer is not 32 hexadecimal digits",
+            hint="this is an agent's mistake: report it",
+        )
+    if not (
+        0 <= identity.rank < _MAX_RANK and 1 <= identity.world <= _MAX_RANK and 0 <= identity.attempt <= _MAX_ATTEMPT
+    ):
+        return wire.Refused(
+            code="identity",
+            message=f"rank {identity.rank} of {identity.world}, attempt {identity.attempt} is out of range",
+            hint="check RANK and WORLD_SIZE of the training process",
+        )
+    return None
+
+
+def greet(
+    batch: Batch, session: Session, ledger: Ledger, settings: Settings, hello: wire.Hello, *, now: float
+) -> KnownWriter | wire.Refused:
+    """The writer of ``hello``, made if it is new; its run and attempt too."""
+    identity = hello.identity
+    known = ledger.of_writer(session, identity.writer)
+    if known is not None:
+        run, writer = known
+        if run.name != identity.run:
+            return wire.Refused(
+                code="writer",
+                message=f"this writer belongs to the run {run.name!r}, not to {identity.run!r}",
+                hint="start the agent again; a writer never changes its run",
+            )
+    else:
+        found = ledger.run(session, identity.run)
+        if found is None:
+            if session.exec(select(func.count()).select_from(Run)).one() >= settings.max_runs:
+                return wire.Refused(
+                    code="too_many_runs",
+                    message=f"the store holds {settings.max_runs} runs, which is its limit",
+                    hint="use another data folder, or another name for the run",
+                )
+            found = _new_run(session, hello, now)
+        run = found
+        attempt = identity.attempt or _inferred(run, identity)
+        if attempt not in run.attempts:
+            _new_attempt(session, run, attempt, now)
+        writer = _new_writer(session, run, attempt, hello, now)
+        ledger.add(run, writer)
+    writer.seen_at = now
+    run.world = max(run.world, identity.world)
+    batch.touch(run, writer)
+    batch.name_layers(run, writer, hello.layers)
+    return writer
+
+
+def _inferred(run: KnownRun, identity: wire.Identity) -> int:
+    """The current attempt, or the next one if another process of this rank is in it."""
+    taken = any(w.rank == identity.rank and w.attempt == run.attempt for w in run.writers.values())
+    return run.attempt + 1 if taken else run.attempt
+
+
+def _new_run(session: Session, hello: wire.Hello, now: float) -> KnownRun:
+    config = plain(hello.config)
+    assert isinstance(config, dict)
+    content: dict[str, Any] = config
+    row = Run(
+        name=hello.identity.run,
+        state="live",
+        attempt=hello.identity.attempt or 1,
+        world=hello.identity.world,
+        config=content,
+        created_at=utc(now),
+        started_at=utc(now),
+        heartbeat_at=utc(now),
+    )
+    session.add(row)
+    session.flush()
+    assert row.id is not None
+    return KnownRun(
+        id=row.id,
+        name=row.name,
+        state=row.state,
+        attempt=row.attempt,
+        world=row.world,
+        steps=0,
+        layers={},
+        names={},
+        streams={},
+        attempts={},
+        writers={},
+        glance=Glance(),
+        progress_at=now,
+    )
+
+
+def _new_attempt(session: Session, run: KnownRun, attempt: int, now: float) -> None:
+    if attempt > run.attempt:
+        session.execute(
+            update(Attempt)
+            .where(col(Attempt.run_id) == run.id, col(Attempt.ended_at).is_(None))
+            .values(ended_at=utc(now), end_reason="superseded")
+        )
+        run.attempt = attempt
+        run.progress_at = now
+    session.add(Attempt(run_id=run.id, n=attempt, started_at=utc(now)))
+    session.flush()
+    run.attempts[attempt] = (None, None)
+
+
+def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello, now: float) -> KnownWriter:
+    row = Writer(
+        id=hello.identity.writer,
+        run_id=run.id,
+        attempt=attempt,
+        rank=hello.identity.rank,
+        agent=hello.agent[:_MAX_AGENT],
+        last_seen_at=utc(now),
+        clock_offset_ms=1e3 * (hello.wall_ns / NANOSECONDS - now),
+    )
+    session.add(row)
+    session.flush()
+    return KnownWriter(
+        id=row.id,
+        rank=row.rank,
+        attempt=row.attempt,
+        agent=row.agent,
+        last_seq=0,
+        last_step=-1,
+        seen_at=now,
+        layer_map=np.empty(0, np.int32),
+    )

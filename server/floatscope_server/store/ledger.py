@@ -1,0 +1,189 @@
+"""What the writer thread knows of runs and writers, loaded from the store when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.models import Attempt, LayerRow, Run, Stream, Writer
+from floatscope_server.store.glance import Glance
+from floatscope_server.store.parts import Map
+
+__all__ = ["KnownRun", "KnownWriter", "Ledger", "layer_of", "operands_json"]
+
+_PACE = 0.1
+"""Weight of the newest step in the running mean of the time per step."""
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownWriter:
+    """A writer as of the newest block of it."""
+
+    id: str
+    rank: int
+    attempt: int
+    agent: str
+    last_seq: int
+    last_step: int
+    seen_at: float
+    layer_map: Map
+    bye: str | None = None
+    dropped: int = 0
+    queue_bytes: int = 0
+    spool_bytes: int = 0
+    overhead_s: float = 0.0
+    damaged_seq: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Gap row of each reason for which the server left something out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownRun:
+    """A run; ``layers`` is replaced, never changed, so that what was handed out stays as it was."""
+
+    id: int
+    name: str
+    state: str
+    attempt: int
+    world: int
+    steps: int
+    layers: Mapping[int, wire.Layer]
+    names: dict[str, int]
+    streams: dict[str, int]
+    attempts: dict[int, tuple[int | None, int | None]]
+    writers: dict[str, KnownWriter]
+    glance: Glance
+    progress_at: float
+    seconds_per_step: float = 0.0
+
+    def progressed(self, attempt: int, first: int, last: int, now: float) -> None:
+        """Take note of steps ``first`` to ``last`` of ``attempt``."""
+        known_first, known_last = self.attempts[attempt]
+        self.attempts[attempt] = (
+            first if known_first is None else min(known_first, first),
+            last if known_last is None else max(known_last, last),
+        )
+        if attempt != self.attempt:
+            return
+        if known_last is None:
+            self.glance.restart(first)
+            self.steps = last + 1
+            self.progress_at = now
+        elif last > known_last:
+            pace = max(0.0, now - self.progress_at) / (last - known_last)
+            self.seconds_per_step += _PACE * (pace - self.seconds_per_step) if self.seconds_per_step else pace
+            self.steps = last + 1
+            self.progress_at = now
+
+
+def operands_json(layer: wire.Layer) -> list[dict[str, str]]:
+    """The operands of ``layer`` for its row."""
+    return [{"kind": o.kind, "format": o.format, "role": o.role, "scaling": o.scaling} for o in layer.operands]
+
+
+def layer_of(row: LayerRow) -> wire.Layer:
+    """The layer that ``row`` stores, with the run's index."""
+    return wire.Layer(
+        index=row.idx,
+        name=row.name,
+        module_type=row.module_type,
+        parameters=row.parameters,
+        order=row.order_no,
+        operands=tuple(msgspec.convert(o, wire.Operand) for o in row.operands),
+    )
+
+
+class Ledger:
+    """Runs and writers by name and id. ``clear`` after a rollback: what it knew may never have been stored."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, KnownRun] = {}
+        self._of_writer: dict[str, KnownRun] = {}
+
+    def clear(self) -> None:
+        """Forget everything; it is loaded again when needed."""
+        self.runs.clear()
+        self._of_writer.clear()
+
+    def run(self, session: Session, name: str) -> KnownRun | None:
+        """The run called ``name``."""
+        if name not in self.runs:
+            row = session.exec(select(Run).where(Run.name == name)).one_or_none()
+            if row is None:
+                return None
+            self._load(session, row)
+        return self.runs[name]
+
+    def of_writer(self, session: Session, writer_id: str) -> tuple[KnownRun, KnownWriter] | None:
+        """The run that ``writer_id`` writes to, and what is known of it."""
+        if writer_id not in self._of_writer:
+            row = session.get(Writer, writer_id)
+            if row is None:
+                return None
+            run_row = session.get(Run, row.run_id)
+            assert run_row is not None
+            self._load(session, run_row)
+        run = self._of_writer[writer_id]
+        return run, run.writers[writer_id]
+
+    def add(self, run: KnownRun, writer: KnownWriter) -> None:
+        """A new writer of ``run``."""
+        self.runs[run.name] = run
+        run.writers[writer.id] = writer
+        self._of_writer[writer.id] = run
+
+    def _load(self, session: Session, row: Run) -> None:
+        assert row.id is not None
+        layers = {
+            layer.idx: layer_of(layer) for layer in session.exec(select(LayerRow).where(LayerRow.run_id == row.id))
+        }
+        writers = [_writer_of(w) for w in session.exec(select(Writer).where(Writer.run_id == row.id))]
+        run = KnownRun(
+            id=row.id,
+            name=row.name,
+            state=row.state,
+            attempt=row.attempt,
+            world=row.world,
+            steps=row.steps,
+            layers=MappingProxyType(layers),
+            names={layer.name: index for index, layer in layers.items()},
+            streams={
+                s.name: s.id for s in session.exec(select(Stream).where(Stream.run_id == row.id)) if s.id is not None
+            },
+            attempts={
+                a.n: (a.first_step, a.last_step)
+                for a in session.exec(select(Attempt).where(Attempt.run_id == row.id).order_by(col(Attempt.n)))
+            },
+            writers={},
+            glance=Glance(row.glance),
+            progress_at=row.heartbeat_at.timestamp(),
+        )
+        self.runs[row.name] = run
+        for writer in writers:
+            self.add(run, writer)
+
+
+def _writer_of(row: Writer) -> KnownWriter:
+    seen: datetime = row.last_seen_at
+    return KnownWriter(
+        id=row.id,
+        rank=row.rank,
+        attempt=row.attempt,
+        agent=row.agent,
+        last_seq=row.last_seq,
+        last_step=row.last_step,
+        seen_at=seen.timestamp(),
+        layer_map=np.frombuffer(row.layer_map, "<i4"),
+        bye=row.bye,
+        dropped=row.dropped,
+        queue_bytes=row.queue_bytes,
+        spool_bytes=row.spool_bytes,
+        overhead_s=row.overhead_s,
+    )

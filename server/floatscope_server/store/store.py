@@ -1,0 +1,400 @@
+"""The one thread that writes, and what the rest of the server asks of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.database import Reader, StoreError, lock_folder, utc, writer
+from floatscope_server.models import Meta, Run
+from floatscope_server.observation import Observation
+from floatscope_server.settings import Settings
+from floatscope_server.store.batch import Batch, Reply
+from floatscope_server.store.hello import greet, refusal
+from floatscope_server.store.ledger import Ledger
+from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.replay import replay
+
+__all__ = ["Counters", "Store"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_TICK_S = 1.0
+_RETRY_AFTER_S = 5.0
+_CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Incoming:
+    writer: str
+    message: wire.AgentMessage
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    run: Callable[[Session], object]
+    future: Future[object]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What the writer thread has done since the start."""
+
+    commits: int = 0
+    blocks: int = 0
+    frames: int = 0
+    failed_commits: int = 0
+
+
+class Store:
+    """The database of one server.
+
+    ``observers`` get every block after its commit, in order, in the writer thread: they must be quick and may not
+    write. ``run_observers`` get the name of a run whose row changed, ``layer_observers`` that of one whose layers did.
+    ``clock`` gives wall-clock seconds since 1970.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.observers: list[Callable[[Observation], None]] = []
+        self.run_observers: list[Callable[[str], None]] = []
+        self.layer_observers: list[Callable[[str], None]] = []
+        self.counters = Counters()
+        self.epoch = ""
+        self._clock = clock
+        self._queue: deque[_Incoming | _Job] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._ledger = Ledger()
+        self._lock = -1
+        self._reader: Reader | None = None
+        self._started_at = 0.0
+        self._failing = False
+
+    def start(self) -> None:
+        """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
+        self._lock = lock_folder(self.settings.database.parent)
+        opened: Future[None] = Future()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._main, args=(opened,), name="floatscope-store", daemon=True)
+        self._thread.start()
+        try:
+            opened.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            os.close(self._lock)
+            raise
+        self._reader = Reader(self.settings.database)
+
+    def stop(self) -> None:
+        """Commit what was handed in, then close."""
+        if self._thread is None:
+            return
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+        self._thread = None
+        if self._reader is not None:
+            self._reader.close()
+        os.close(self._lock)
+
+    # What ingest asks.
+
+    def submit(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
+        """Queue a message of a writer that has said hello, or its hello.
+
+        ``reply`` is called from the writer thread, once what it answers is on disk; it must not block.
+        """
+        self._put(_Incoming(writer=writer_id, message=message, reply=reply))
+
+    # What everybody asks.
+
+    def write(self, fn: Callable[[Session], _T]) -> _T:
+        """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
+        assert threading.current_thread() is not self._thread, "an observer must not wait for the thread it runs in"
+        job = _Job(run=fn, future=Future())
+        self._put(job)
+        return job.future.result()  # type: ignore[return-value]
+
+    def read(self) -> AbstractContextManager[Session]:
+        """A read-only session on one snapshot."""
+        assert self._reader is not None, "the store is not started"
+        return self._reader.session()
+
+    def replay(self, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]:
+        """The observations of the last ``last_steps`` steps of an attempt, in the order of their commits."""
+        with self.read() as session:
+            yield from replay(session, run_id, attempt, last_steps=last_steps)
+
+    @property
+    def started(self) -> bool:
+        """Whether it is open."""
+        return self._thread is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether the writer thread runs and its last commit succeeded."""
+        return self._thread is not None and self._thread.is_alive() and not self._failing
+
+    def now(self) -> datetime:
+        """The time by the store's clock."""
+        return utc(self._clock())
+
+    def tick(self) -> None:
+        """Judge the state of every run by the clock now; the writer thread does so every second."""
+        self.write(self._tick_in)
+
+    # The writer thread.
+
+    def _put(self, item: _Incoming | _Job) -> None:
+        with self._wake:
+            if self._stopping:
+                raise StoreError("the server is stopping")
+            self._queue.append(item)
+            self._wake.notify()
+
+    def _main(self, opened: Future[None]) -> None:
+        try:
+            with writer(self.settings.database) as connection:
+                self._load_meta(connection)
+                opened.set_result(None)
+                self._loop(connection)
+        except BaseException as error:
+            if opened.done():
+                _log.exception("the store's writer has ended")
+                raise
+            opened.set_exception(error)
+
+    def _load_meta(self, connection: Connection) -> None:
+        with connection.begin(), Session(connection) as session:
+            epoch = session.get(Meta, "epoch")
+            if epoch is None:
+                epoch = Meta(key="epoch", value=uuid.uuid4().hex)
+                session.add(epoch)
+            self.epoch = epoch.value
+            session.commit()
+        self._started_at = self._clock()
+
+    def _loop(self, connection: Connection) -> None:
+        committed = 0.0
+        ticked = time.monotonic()
+        while True:
+            with self._wake:
+                while not self._queue and not self._stopping:
+                    left = ticked + _TICK_S - time.monotonic()
+                    if left <= 0 or not self._wake.wait(left):
+                        break
+                first = self._queue[0] if self._queue else None
+                if first is None and self._stopping:
+                    return
+            if time.monotonic() - ticked >= _TICK_S:
+                ticked = time.monotonic()
+                self._tick(connection)
+            if isinstance(first, _Job):
+                with self._wake:
+                    self._queue.popleft()
+                self._run_job(connection, first)
+            elif first is not None:
+                pause = committed + self.settings.commit_interval_s - time.monotonic()
+                if pause > 0 and not self._stopping:
+                    time.sleep(pause)
+                self._commit(connection, self._take())
+                committed = time.monotonic()
+
+    def _take(self) -> list[_Incoming]:
+        """The messages up to the next job."""
+        taken: list[_Incoming] = []
+        with self._wake:
+            while self._queue and isinstance(self._queue[0], _Incoming):
+                item = self._queue.popleft()
+                assert isinstance(item, _Incoming)
+                taken.append(item)
+        return taken
+
+    def _run_job(self, connection: Connection, job: _Job) -> None:
+        try:
+            with connection.begin(), Session(connection, expire_on_commit=False) as session:
+                result = job.run(session)
+                session.flush()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
+
+    def _tick(self, connection: Connection) -> None:
+        try:
+            with connection.begin(), Session(connection) as session:
+                changed = self._tick_in(session)
+        except OperationalError:
+            self._ledger.clear()
+            _log.exception("the state of the runs could not be written")
+        else:
+            self._announce(changed, set())
+
+    def _tick_in(self, session: Session) -> set[str]:
+        running = session.exec(select(Run.name).where(col(Run.state).not_in(ENDED))).all()
+        batch = self._batch(session)
+        before: dict[str, str] = {}
+        for name in running:
+            run = self._ledger.run(session, name)
+            if run is not None:
+                before[name] = run.state
+                batch.judge(run)
+        changed = {run.name for run in batch.changed.values() if run.state != before.get(run.name)}
+        batch.changed = {key: run for key, run in batch.changed.items() if run.name in changed}
+        batch.flush()
+        return changed
+
+    def _batch(self, session: Session) -> Batch:
+        connection = session.connection()
+        return Batch(
+            connection,
+            session,
+            self._ledger,
+            self.settings,
+            now=self._clock(),
+            started_at=self._started_at,
+            credit=_CREDIT,
+        )
+
+    def _commit(self, connection: Connection, messages: list[_Incoming]) -> None:
+        try:
+            with connection.begin(), Session(connection) as session:
+                batch = self._batch(session)
+                for item in messages:
+                    self._apply(batch, session, item)
+                batch.flush()
+        except Exception as error:  # noqa: BLE001 - whatever failed, the agent must be told
+            # What the ledger learned in this transaction was never stored.
+            self._ledger.clear()
+            self.counters.failed_commits += 1
+            self._failing = isinstance(error, OperationalError)
+            if isinstance(error, OperationalError):
+                self._postpone(messages, error)
+            elif len(messages) > 1:
+                for item in messages:
+                    self._commit(connection, [item])
+            else:
+                _log.exception("a message could not be stored")
+                self._give_up(connection, messages[0])
+            return
+        self._failing = False
+        self.counters.commits += 1
+        self.counters.blocks += len(batch.observations)
+        self.counters.frames += batch.frames
+        for reply, answer in batch.replies:
+            reply(answer)
+        for observation in batch.observations:
+            for observe in self.observers:
+                _guarded(observe, observation)
+        self._announce({run.name for run in batch.changed.values()}, batch.relayered)
+
+    def _announce(self, changed: set[str], relayered: set[str]) -> None:
+        for name in changed:
+            for observe in self.run_observers:
+                _guarded(observe, name)
+        for name in relayered:
+            for observe in self.layer_observers:
+                _guarded(observe, name)
+
+    def _apply(self, batch: Batch, session: Session, item: _Incoming) -> None:
+        if not isinstance(item.message, wire.Hello):
+            batch.apply(item.writer, item.message, item.reply)
+            return
+        now = self._clock()
+        answer: wire.ServerMessage | None = refusal(item.message)
+        if answer is None:
+            known = greet(batch, session, self._ledger, self.settings, item.message, now=now)
+            if isinstance(known, wire.Refused):
+                answer = known
+            else:
+                answer = wire.Welcome(
+                    protocol=wire.PROTOCOL,
+                    epoch=self.epoch,
+                    last_seq=known.last_seq,
+                    attempt=known.attempt,
+                    credit=_CREDIT,
+                    wall_ns=int(now * 1e9),
+                )
+        batch.replies.append((item.reply, answer))
+
+    def _postpone(self, messages: list[_Incoming], error: OperationalError) -> None:
+        """Nothing of this transaction is stored: the agents keep it and send it again."""
+        full = getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        code = "storage_full" if full else "storage_error"
+        text = "the server's disk is full" if full else f"the server cannot write: {error.orig}"
+        _log.error("%s; agents keep their data and try again", text)
+        first: dict[str, int] = {}
+        for item in messages:
+            if isinstance(item.message, wire.Block | wire.Gap):
+                first[item.writer] = min(item.message.seq, first.get(item.writer, item.message.seq))
+        for item in messages:
+            if isinstance(item.message, wire.Hello):
+                hint = "free space on the server's disk; the agent tries again by itself"
+                item.reply(wire.Refused(code=code, message=text, hint=hint, retryable=True))
+            elif isinstance(item.message, wire.Beat):
+                item.reply(wire.Beat())
+            else:
+                seq = item.message.seq
+                expected = first.get(item.writer, seq)
+                item.reply(
+                    wire.Nack(
+                        seq=seq,
+                        code=code,
+                        message=text,
+                        expected=expected,
+                        retryable=True,
+                        retry_after_s=_RETRY_AFTER_S,
+                    )
+                )
+
+    def _give_up(self, connection: Connection, item: _Incoming) -> None:
+        """A message that breaks the server is refused for good, or it would come again for ever."""
+        if isinstance(item.message, wire.Block | wire.Gap):
+            message = wire.Gap(seq=item.message.seq, first=0, last=0, count=1, reason="the server failed on it")
+            seq = item.message.seq
+
+            def refused(_: wire.ServerMessage) -> None:
+                item.reply(
+                    wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
+                )
+
+            with connection.begin(), Session(connection) as session:
+                batch = self._batch(session)
+                batch.apply(item.writer, message, refused)
+                batch.flush()
+            for reply, answer in batch.replies:
+                reply(answer)
+        elif isinstance(item.message, wire.Hello):
+            hint = "see the server's log; this is a mistake in floatscope: report it"
+            item.reply(wire.Refused(code="internal", message="the server failed on this hello", hint=hint))
+
+
+def _guarded(observe: Callable[[_T], None], item: _T) -> None:
+    """An observer's mistake must not stop the writer."""
+    try:
+        observe(item)
+    except Exception:  # noqa: BLE001 - logged
+        _log.exception("an observer failed")

@@ -1,0 +1,462 @@
+"""A real server on a free port and a real agent's side of the wire."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from floatscope import wire
+from floatscope_server.app import create_app
+from floatscope_server.services import Services
+from floatscope_server.serving import Server, address_of, listen
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
+
+DEADLINE_S = 30.0
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Until ``condition`` holds, at most 30 s."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """An HTTP response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - whatever the server says
+        return json.loads(self.body)
+
+
+def http(url: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
+    """One request; 4xx and 5xx are replies too."""
+    request = urllib.request.Request(url, data=body, method=method, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+            return Reply(status=response.status, headers=_lower(response.headers), body=response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Reply(status=error.code, headers=_lower(error.headers), body=error.read())
+
+
+def _lower(headers: Any) -> dict[str, str]:  # noqa: ANN401 - http.client's message
+    return {name.lower(): value for name, value in headers.items()}
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A server in this process, on its own thread."""
+
+    services: Services
+    server: Server
+    address: str
+    thread: threading.Thread
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return http(self.url + path, headers=headers)
+
+    def json(self, path: str) -> Any:  # noqa: ANN401 - whatever the server says
+        reply = self.get(path)
+        assert reply.status == 200, reply.body
+        return reply.json
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(name="wait_for")
+def wait_for_fixture() -> Callable[[Callable[[], object], str], None]:
+    return wait_for
+
+
+@pytest.fixture(name="http")
+def http_fixture() -> Callable[..., Reply]:
+    return http
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers with the settings given; all are stopped at the end."""
+    running: list[Running] = []
+
+    def begin(*, clock: Callable[[], float] = time.time, **options: Any) -> Running:  # noqa: ANN401 - settings
+        options.setdefault("data", tmp_path / "data")
+        settings = Settings(port=0, **options)
+        listener = listen(settings)
+        ready = threading.Event()
+        app = create_app(settings, clock=clock)
+        server = Server(app, listener, on_ready=ready.set)
+
+        def serve() -> None:
+            with listener:
+                server.serve_forever()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = address_of(listener)
+        one = Running(services=app.state.services, server=server, address=address, thread=thread)
+        running.append(one)
+        wait_for(lambda: ready.is_set() or not thread.is_alive(), "the server to start")
+        assert ready.is_set()
+        return one
+
+    yield begin
+    for one in running:
+        if one.thread.is_alive():
+            one.stop()
+
+
+@pytest.fixture
+def server(start: Start) -> Running:
+    return start()
+
+
+@dataclass(kw_only=True)
+class Agent:
+    """Speaks wire v1 over a socket, one message at a time unless told otherwise."""
+
+    address: str
+    run: str = "run"
+    rank: int = 0
+    world: int = 1
+    attempt: int = 0
+    writer: str = field(default_factory=lambda: secrets.token_hex(16))
+    layers: Sequence[wire.Layer] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    token: str | None = None
+    seq: int = 0
+    _socket: ClientConnection | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def connect(self) -> wire.ServerMessage:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
+        self.close()
+        self._socket = self._stack.enter_context(
+            connect(
+                f"ws://{self.address}/ingest/v1",
+                subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+                additional_headers=headers,
+                compression=None,
+                close_timeout=1,
+            )
+        )
+        answer = self.ask(self.hello())
+        if isinstance(answer, wire.Welcome):
+            self.seq = answer.last_seq
+        return answer
+
+    def hello(self) -> wire.Hello:
+        identity = wire.Identity(
+            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+        )
+        return wire.Hello(
+            protocol_min=1,
+            protocol_max=1,
+            agent="test",
+            identity=identity,
+            wall_ns=time.time_ns(),
+            monotonic_ns=time.monotonic_ns(),
+            layers=tuple(self.layers),
+            config=self.config,
+        )
+
+    def send(self, message: wire.AgentMessage | bytes) -> None:
+        assert self._socket is not None
+        self._socket.send(message if isinstance(message, bytes) else wire.encode(message))
+
+    def receive(self) -> wire.ServerMessage:
+        assert self._socket is not None
+        data = self._socket.recv(timeout=DEADLINE_S)
+        assert isinstance(data, bytes)
+        return wire.decode_server(data)
+
+    def ask(self, message: wire.AgentMessage | bytes) -> wire.ServerMessage:
+        self.send(message)
+        return self.receive()
+
+    def deliver(self, body: wire.Body) -> wire.ServerMessage:
+        self.seq += 1
+        return self.ask(wire.make_block(self.seq, body))
+
+    def close(self) -> None:
+        self._socket = None
+        self._stack.close()
+
+
+class MakeAgent(Protocol):
+    """Makes an ``Agent``; ``options`` are its fields."""
+
+    def __call__(self, *, connected: bool = True, address: str | None = None, **options: Any) -> Agent: ...  # noqa: ANN401
+
+
+class Start(Protocol):
+    """Starts a server; ``options`` are fields of ``Settings``."""
+
+    def __call__(self, *, clock: Callable[[], float] = time.time, **options: Any) -> Running: ...  # noqa: ANN401
+
+
+@pytest.fixture
+def agent(server: Running) -> Iterator[MakeAgent]:
+    """Agents of the ``server`` fixture, connected unless ``connected=False``."""
+    agents: list[Agent] = []
+
+    def make(*, connected: bool = True, address: str | None = None, **options: Any) -> Agent:  # noqa: ANN401
+        one = Agent(address=address or server.address, **options)
+        agents.append(one)
+        if connected:
+            welcome = one.connect()
+            assert isinstance(welcome, wire.Welcome), welcome
+        return one
+
+    yield make
+    for one in agents:
+        one.close()
+
+
+def layer(index: int, name: str, *operands: tuple[str, str], order: int | None = None) -> wire.Layer:
+    """A layer with (kind, format) operands."""
+    return wire.Layer(
+        index=index,
+        name=name,
+        module_type="Linear",
+        parameters=16,
+        order=index if order is None else order,
+        operands=tuple(wire.Operand(kind=kind, format=name_) for kind, name_ in operands),
+    )
+
+
+def summaries(
+    kind: str,
+    first_step: int,
+    absmax: npt.ArrayLike,
+    *,
+    layers: Sequence[int] | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> wire.Summaries:
+    """Summaries of [steps, layers] ``absmax``; other fields default to something consistent."""
+    top = np.atleast_2d(np.asarray(absmax, np.float32))
+    rows = list(range(top.shape[1])) if layers is None else layers
+    values: dict[str, Any] = {
+        "count": 100,
+        "zeros": 0,
+        "nans": 0,
+        "infs": 0,
+        "absmax": top,
+        "absmin": top / 8,
+        "sum": 0.0,
+        "sumsq": 25.0 * top.astype(np.float64) ** 2,
+        "scale": 1.0,
+        **fields,
+    }
+    dtypes = {"count": "<i8", "zeros": "<i8", "nans": "<i8", "infs": "<i8", "sum": "<f8", "sumsq": "<f8"}
+    return wire.Summaries(
+        kind=kind,
+        first_step=first_step,
+        steps=top.shape[0],
+        layers=np.array(rows, "<u4").tobytes(),
+        fields=tuple(
+            wire.Field(
+                name=name,
+                dtype=dtypes.get(name, "<f4"),
+                data=np.broadcast_to(np.asarray(value, dtypes.get(name, "<f4")), top.shape).tobytes(),
+            )
+            for name, value in values.items()
+        ),
+    )
+
+
+def scalars(name: str, first_step: int, values: Sequence[float]) -> wire.Scalars:
+    """A series of consecutive steps."""
+    steps = np.arange(first_step, first_step + len(values), dtype="<i8")
+    return wire.Scalars(name=name, steps=steps.tobytes(), values=np.array(values, "<f8").tobytes())
+
+
+class Make:
+    """Builders of wire parts."""
+
+    layer = staticmethod(layer)
+    summaries = staticmethod(summaries)
+    scalars = staticmethod(scalars)
+
+
+@pytest.fixture
+def make() -> Make:
+    return Make()
+
+
+class Clock:
+    """Wall-clock seconds that only move when told."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@dataclass(kw_only=True)
+class Pen:
+    """A writer that talks to a store without a network."""
+
+    store: Store
+    run: str = "run"
+    rank: int = 0
+    world: int = 1
+    attempt: int = 0
+    writer: str = field(default_factory=lambda: secrets.token_hex(16))
+    layers: Sequence[wire.Layer] = ()
+    seq: int = 0
+    answers: queue.Queue[wire.ServerMessage] = field(default_factory=queue.Queue)
+
+    def ask(self, message: wire.AgentMessage) -> wire.ServerMessage:
+        self.store.submit(self.writer, message, self.answers.put)
+        return self.answers.get(timeout=DEADLINE_S)
+
+    def hello(self) -> wire.ServerMessage:
+        identity = wire.Identity(
+            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+        )
+        answer = self.ask(
+            wire.Hello(
+                protocol_min=1,
+                protocol_max=1,
+                agent="test",
+                identity=identity,
+                wall_ns=0,
+                monotonic_ns=0,
+                layers=tuple(self.layers),
+            )
+        )
+        if isinstance(answer, wire.Welcome):
+            self.seq = answer.last_seq
+        return answer
+
+    def deliver(self, body: wire.Body) -> wire.ServerMessage:
+        self.seq += 1
+        return self.ask(wire.make_block(self.seq, body))
+
+
+class MakePen(Protocol):
+    """Makes a ``Pen`` that has said hello; ``options`` are its fields."""
+
+    def __call__(self, store: Store, **options: Any) -> Pen: ...  # noqa: ANN401
+
+
+@pytest.fixture
+def pen() -> MakePen:
+    def make_pen(store: Store, **options: Any) -> Pen:  # noqa: ANN401
+        one = Pen(store=store, **options)
+        welcome = one.hello()
+        assert isinstance(welcome, wire.Welcome), welcome
+        return one
+
+    return make_pen
+
+
+class OpenStore(Protocol):
+    """Opens a store; ``options`` are fields of ``Settings``."""
+
+    def __call__(self, **options: Any) -> Store: ...  # noqa: ANN401
+
+
+@pytest.fixture
+def open_store(tmp_path: Path, clock: Clock) -> Iterator[OpenStore]:
+    """Stores of one folder by the ``clock`` fixture; all are stopped at the end."""
+    opened: list[Store] = []
+
+    def begin(**options: Any) -> Store:  # noqa: ANN401
+        store = Store(Settings(data=tmp_path / "data", **options), clock=clock)
+        store.start()
+        opened.append(store)
+        return store
+
+    yield begin
+    for store in opened:
+        if store.started:
+            store.stop()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    return open_store()
+
+
+class Command:
+    """A ``floatscope`` process."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "floatscope", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def address(self) -> str:
+        """Where a server listens; it fails if the process ends without saying so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if "listening on http://" in line:
+                return line.rsplit("http://", 1)[1].strip()
+        raise AssertionError(self.finish())
+
+    def finish(self) -> tuple[int, str, str]:
+        """Exit status, standard output and error."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., Command]]:
+    """Starts ``floatscope`` processes; what still runs at the end is killed."""
+    started: list[Command] = []
+
+    def begin(*arguments: str, **environment: str) -> Command:
+        one = Command(*arguments, **environment)
+        started.append(one)
+        return one
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate(timeout=DEADLINE_S)

@@ -1,0 +1,112 @@
+"""The SQLite file: schema, discipline, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+from sqlmodel import SQLModel
+
+import floatscope_server.alerts.models
+import floatscope_server.models  # noqa: F401
+from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+
+
+def test_the_migrated_schema_is_that_of_the_models(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.db") as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with writer(path) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0999_future'"))
+        connection.commit()
+    with pytest.raises(StoreError, match=r"newer floatscope \(schema 0999_future.*upgrade"), writer(path):
+        pass
+    reader = Reader(path)
+    with pytest.raises(StoreError, match="0999_future"):
+        reader.check(path)
+    reader.close()
+
+
+def test_opening_again_keeps_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    for _ in range(2):
+        with writer(path) as connection:
+            assert MigrationContext.configure(connection).get_current_revision() == head_revision()
+
+
+def test_durability_is_what_the_acknowledgement_promises(tmp_path: Path) -> None:
+    with writer(tmp_path / "a.db") as connection:
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "page_size", "auto_vacuum", "foreign_keys")
+        }
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "page_size": 8192, "auto_vacuum": 2, "foreign_keys": 1}
+
+
+def test_readers_cannot_write(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with writer(path):
+        reader = Reader(path)
+        with reader.session() as session, pytest.raises(OperationalError, match="readonly"):
+            session.execute(text("DELETE FROM run"))
+        reader.close()
+
+
+def test_a_reader_sees_one_snapshot_while_the_writer_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with writer(path) as connection:
+        reader = Reader(path)
+        with reader.session() as session:
+            count = text("SELECT count(*) FROM meta")
+            assert session.execute(count).scalar() == 0
+            connection.rollback()
+            with connection.begin():
+                connection.execute(text("INSERT INTO meta VALUES ('a', 'b')"))
+            assert session.execute(count).scalar() == 0
+        with reader.session() as session:
+            assert session.execute(count).scalar() == 1
+        reader.close()
+
+
+def test_two_servers_on_one_folder_are_refused(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path)
+    with pytest.raises(StoreError, match="another floatscope server is using"):
+        lock_folder(tmp_path)
+    os.close(lock)
+    os.close(lock_folder(tmp_path))
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot write in the data folder .* --data DIR"):
+        lock_folder(tmp_path / "file" / "data")
+
+
+def test_a_file_that_is_no_database_is_a_clear_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="file is not a database"), writer(path):
+        pass
+
+
+def test_names_with_odd_characters_are_paths_not_options(tmp_path: Path) -> None:
+    folder = tmp_path / "a?mode=memory#x%41"
+    folder.mkdir()
+    with writer(folder / "a.db"):
+        assert (folder / "a.db").is_file()
+    Reader(folder / "a.db").close()
+
+
+def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
+    # ON CONFLICT DO UPDATE and read-only WAL readers.
+    assert sqlite3.sqlite_version_info >= (3, 24, 0)

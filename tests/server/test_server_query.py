@@ -1,0 +1,442 @@
+"""What a page asks for, against the same computed one cell at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from floatscope import wire
+from floatscope._formats import formats
+from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.jsontext import is_missing, values_of
+from floatscope_server.query.fields import METRICS, MISSING, Frame
+from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.heatmap import HeatMap, heat_map
+from floatscope_server.query.line import BadQueryError, run_named
+from floatscope_server.query.pool import cell_size, merge_worst, pool_columns
+from floatscope_server.query.series import scalar_series
+from floatscope_server.query.show import show
+from floatscope_server.store import Store
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Make, MakeAgent, MakePen, Running
+
+
+def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - options of heat_map
+    given: dict[str, Any] = {
+        "kind": "grad",
+        "metric": "absmax",
+        "chosen": "auto",
+        "first": None,
+        "last": None,
+        "columns": 600,
+        "rows": None,
+        "names": None,
+        **options,
+    }
+    with store.read() as session:
+        return heat_map(session, FrameCache(1 << 20), run_named(session, name), **given)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """An FSB1 block, read as its description says."""
+    assert data[:4] == b"FSB1"
+    (length,) = struct.unpack_from("<I", data, 4)
+    header = json.loads(data[8 : 8 + length])
+    start = 8 + length
+    assert start % 8 == 0
+    arrays = {}
+    for entry in header["arrays"]:
+        assert entry["offset"] % 8 == 0
+        count = math.prod(entry["shape"])
+        array = np.frombuffer(data, entry["dtype"], count, start + entry["offset"])
+        arrays[entry["name"]] = array.reshape(entry["shape"])
+    return header["meta"], arrays
+
+
+def test_missing_is_kept_apart_from_nan() -> None:
+    values = np.array([[1.5, np.nan], [MISSING, -np.inf]], np.float32)
+    assert values_of(values) == [[1.5, "NaN"], [None, "-Infinity"]]
+    _, arrays = unpack(pack({"a": 1}, {"values": values, "steps": np.arange(3)}))
+    assert arrays["values"].view(np.uint32).tolist() == values.view(np.uint32).tolist()
+    assert arrays["values"].view(np.uint32)[1, 0] == wire.MISSING_BITS
+    assert arrays["steps"].tolist() == [0, 1, 2]
+
+
+def test_cells_are_powers_of_two_aligned_and_as_fine_as_fits() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        first = int(rng.integers(0, 100_000))
+        last = first + int(rng.integers(0, 100_000))
+        columns = int(rng.integers(1, 800))
+        cell = cell_size(first, last, columns)
+        assert cell & (cell - 1) == 0
+        assert last // cell - first // cell + 1 <= columns
+        if cell > 1:
+            half = cell // 2
+            assert last // half - first // half + 1 > columns
+
+
+@pytest.mark.parametrize("worst", ["min", "max"])
+def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
+    rng = np.random.default_rng(1)
+    pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, np.nan, MISSING], np.float32)
+    for cell in (1, 2, 8):
+        plane = pool[rng.integers(0, len(pool), (29, 7))]
+        pooled = pool_columns(plane, cell, worst)
+        assert pooled.shape == (-(-29 // cell), 7)
+        for column, row in np.ndindex(pooled.shape):
+            assert _same(pooled[column, row], _pool_slowly(plane[column * cell : (column + 1) * cell, row], worst))
+    a, b = pool[rng.integers(0, len(pool), (2, 50, 4))]
+    merged = merge_worst(a, b, worst)
+    for at in np.ndindex(merged.shape):
+        assert _same(merged[at], _pool_slowly(np.array([a[at], b[at]]), worst))
+
+
+def _pool_slowly(cell: npt.NDArray[np.float32], worst: str) -> np.float32:
+    observed = [value for value in cell if not is_missing(np.array([value]))[0]]
+    numbers = [value for value in observed if not np.isnan(value)]
+    if not observed:
+        return np.float32(MISSING)
+    if not numbers or (worst == "max" and len(numbers) < len(observed)):
+        return np.float32(np.nan)
+    return np.float32(min(numbers) if worst == "min" else max(numbers))
+
+
+def _same(a: np.float32, b: np.float32) -> bool:
+    pair = np.array([a, b], np.float32)
+    missing = is_missing(pair)
+    return bool(missing[0] == missing[1]) and bool(pair[0] == pair[1] or np.isnan(pair).all())
+
+
+def test_metrics_are_what_their_names_say() -> None:
+    top = np.array([[4.0, 0.0, 8.0, 2.0]], np.float32)
+    part = {
+        "count": [[100, 100, 0, 100]],
+        "zeros": [[25, 100, 0, 0]],
+        "nans": [[0, 0, 0, 2]],
+        "infs": [[0, 0, 0, 3]],
+        "absmax": top,
+        "absmin": np.array([[0.5, np.inf, 1.0, 1.0]]),
+        "sum": [[50.0, 0.0, 0.0, 95.0]],
+        "sumsq": [[400.0, 0.0, 0.0, 95.0]],
+        "scale": [[16.0, 1.0, 1.0, 1.0]],
+        "under": [[0.25, 0.0, 0.5, 0.0]],
+        "over_high": [[0.125, 0.0, 0.5, 0.0]],
+    }
+    dtypes = {"count": np.int64, "zeros": np.int64, "nans": np.int64, "infs": np.int64}
+    frame = Frame(
+        first_step=0,
+        steps=1,
+        layers=np.arange(4),
+        fields={name: np.asarray(value, dtypes.get(name, np.float64)) for name, value in part.items()},
+    )
+    limits = np.full(4, math.log2(formats["fp16"].max))
+    shown = {name: values_of(metric.plane(frame, limits))[0] for name, metric in METRICS.items()}
+    assert shown["headroom"] == [pytest.approx(math.log2(65504 / 64), abs=1e-5), "Infinity", None, "-Infinity"]
+    assert shown["absmax"] == [4.0, 0.0, None, 2.0]
+    assert shown["absmin"] == [0.5, None, None, 1.0]
+    assert shown["rms"] == [2.0, 0.0, None, 1.0]
+    assert shown["mean"] == [0.5, 0.0, None, 1.0]
+    assert shown["zeros"] == [0.25, 1.0, None, 0.0]
+    assert shown["underflow"] == [0.25, 0.0, None, 0.0]
+    assert shown["overflow"] == [0.125, 0.0, None, 0.0]
+    assert shown["nonfinite"] == [0.0, 0.0, None, 5.0]
+    none = np.full(4, np.nan)
+    assert values_of(METRICS["headroom"].plane(frame, none))[0] == [None] * 4
+
+
+def test_a_spike_of_one_step_is_seen_at_every_zoom_and_over_ranks(store: Store, pen: MakePen, make: Make) -> None:
+    rng = np.random.default_rng(2)
+    steps, layers = 700, 5
+    data = rng.lognormal(size=(2, steps, layers)).astype(np.float32)
+    data[1, 333, 3] = 1e9
+    for rank in (0, 1):
+        one = pen(store, rank=rank, world=2, layers=[make.layer(i, f"l{i}") for i in range(layers)])
+        for start in range(0, steps, 50):
+            one.deliver(wire.Body(summaries=(make.summaries("grad", start, data[rank, start : start + 50]),)))
+    worst = data.max(axis=0)
+    for first, last, columns in ((None, None, 600), (None, None, 7), (120, 500, 20), (333, 333, 1), (300, 650, 350)):
+        heat = _heat(store, first=first, last=last, columns=columns)
+        low, high = first or 0, steps - 1 if last is None else last
+        assert len(heat.columns) <= columns
+        assert heat.columns[0] == low // heat.cell * heat.cell
+        for column, start in enumerate(heat.columns.tolist()):
+            inside = worst[max(start, low) : min(start + heat.cell, high + 1)]
+            assert heat.values[:, column].tolist() == inside.max(axis=0).tolist()
+        assert heat.values.max() == np.float32(1e9)
+
+
+def test_a_later_attempt_wins_from_its_first_step_on(store: Store, pen: MakePen, make: Make) -> None:
+    layers = [make.layer(0, "a")]
+    for first, steps, value in ((0, 10, 1.0), (6, 8, 2.0), (4, 3, 3.0)):
+        pen(store, layers=layers).deliver(
+            wire.Body(
+                summaries=(make.summaries("grad", first, np.full((steps, 1), value)),),
+                scalars=(make.scalars("loss", first, [value] * steps),),
+            )
+        )
+    expected = [1.0] * 4 + [3.0] * 3
+    assert _heat(store).values.tolist() == [expected]
+    with store.read() as session:
+        run = run_named(session, "run")
+        (series,) = scalar_series(session, run, names=["loss"], first=None, last=None, points=100)
+    assert series.steps.tolist() == list(range(7))
+    assert series.values.tolist() == expected
+
+
+def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    for first, values in ((4, [5.0, 5.0]), (0, [1.0] * 6), (2, [2.0])):
+        one.deliver(
+            wire.Body(
+                summaries=(make.summaries("grad", first, np.array(values)[:, None]),),
+                scalars=(make.scalars("loss", first, values),),
+            )
+        )
+    assert _heat(store).values.tolist() == [[1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
+
+
+def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(
+        store,
+        layers=[
+            make.layer(0, "half", ("grad", "fp16")),
+            make.layer(1, "eight", ("grad", "e4m3fn")),
+            make.layer(2, "?"),
+        ],
+    )
+    under = np.full((1, 3), 0.25, np.float32)
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[2.0, 2.0, 2.0]], scale=4.0, under=under),)))
+    heat = _heat(store, metric="headroom")
+    assert heat.meta()["layers"] == [
+        {"index": 0, "name": "half", "format": "fp16", "order": 0},
+        {"index": 1, "name": "eight", "format": "e4m3fn", "order": 1},
+        {"index": 2, "name": "?", "format": None, "order": 2},
+    ]
+    bits = [math.log2(65504 / 8), math.log2(448 / 8)]
+    assert heat.values[:2, 0].tolist() == pytest.approx(bits, abs=1e-5)
+    assert is_missing(heat.values[2:])[0, 0]
+    assert _heat(store, metric="headroom", chosen="e5m2").values[:, 0].tolist() == pytest.approx(
+        [math.log2(57344 / 8)] * 3, abs=1e-5
+    )
+    assert values_of(_heat(store, metric="underflow").values) == [[0.25], [0.25], [None]]
+    # Counted in the executed format only: what it would be in another is not made up.
+    assert values_of(_heat(store, metric="underflow", chosen="fp16").values) == [[0.25], [None], [None]]
+
+
+def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(i, f"l{i}", order=4 - i) for i in range(5)])
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[3.0, 9.0, 1.0, 7.0, 2.0]]),)))
+    assert [layer.name for layer in _heat(store).layers] == ["l4", "l3", "l2", "l1", "l0"]
+    assert [layer.name for layer in _heat(store, rows=2).layers] == ["l3", "l1"]
+    assert [layer.name for layer in _heat(store, names=["l0", "3"]).layers] == ["l3", "l0"]
+
+
+@pytest.mark.parametrize("bad", [{"kind": "x"}, {"metric": "x"}, {"chosen": "fp7"}])
+def test_unknown_words_are_answered_with_the_known_ones(store: Store, pen: MakePen, bad: dict[str, str]) -> None:
+    pen(store)
+    with pytest.raises(BadQueryError, match="known are"):
+        _heat(store, **bad)
+
+
+def test_an_empty_run_has_an_empty_heat_map(store: Store, pen: MakePen) -> None:
+    pen(store)
+    heat = _heat(store)
+    assert heat.content()["values"] == []
+    assert heat.first_step is None
+
+
+def test_the_envelope_of_a_series_holds_every_extreme(store: Store, pen: MakePen, make: Make) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=1000)
+    values[500] = 1e6
+    values[700] = math.nan
+    values[64:128] = -math.inf
+    one = pen(store)
+    for start in range(0, 1000, 100):
+        one.deliver(wire.Body(scalars=(make.scalars("loss", start, values[start : start + 100].tolist()),)))
+    with store.read() as session:
+        run = run_named(session, "run")
+        (series,) = scalar_series(session, run, names=["loss"], first=10, last=989, points=50)
+    assert series.n == 980
+    assert series.cell == 32
+    assert len(series.steps) <= 50
+    for at, start in enumerate(series.steps.tolist()):
+        inside = values[max(start, 10) : min(start + 32, 990)]
+        finite = inside[np.isfinite(inside)]
+        np.testing.assert_equal(series.max[at], inside.max())
+        np.testing.assert_equal(series.min[at], np.fmin.reduce(inside))
+        np.testing.assert_allclose(series.values[at], finite.mean() if len(finite) else inside.max())
+
+
+@pytest.mark.parametrize(
+    ("broken", "culprit"),
+    [
+        ({"act": [2, 1], "act_grad": [0], "grad": [0, 1, 2]}, "l1"),
+        ({"act_grad": [0, 1], "grad": [0, 1, 2]}, "l1"),
+        ({"grad": [0, 2]}, "l2"),
+        ({"act_in": [2], "act": [1]}, "l2"),
+        ({}, None),
+    ],
+)
+def test_the_layer_of_a_skipped_step_is_where_it_broke_first(
+    store: Store, pen: MakePen, make: Make, broken: dict[str, list[int]], culprit: str | None
+) -> None:
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(3)])
+    parts = []
+    for kind in ("act_in", "act", "act_grad", "grad"):
+        nans = np.zeros((3, 3), np.int64)
+        nans[1, broken.get(kind, [])] = 1
+        parts.append(make.summaries(kind, 10, np.ones((3, 3)), nans=nans))
+    one.deliver(wire.Body(summaries=tuple(parts), events=(wire.Event(step=11, kind="skipped"),)))
+    with store.read() as session:
+        shown = show(session, FrameCache(1 << 20), run_named(session, "run"))
+    assert shown["skipped_steps"] == [{"step": 11, "layer": culprit, "rank": 0}]
+
+
+def test_the_cache_changes_nothing_and_stays_bounded(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(4)])
+    rng = np.random.default_rng(4)
+    for step in range(60):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", step, rng.normal(size=(1, 4)) ** 2),)))
+    cache = FrameCache(20_000)
+    with store.read() as session:
+        run = run_named(session, "run")
+        asked: dict[str, Any] = {
+            "kind": "grad",
+            "metric": "rms",
+            "chosen": "auto",
+            "first": None,
+            "last": None,
+            "columns": 600,
+            "rows": None,
+            "names": None,
+        }
+        first = heat_map(session, cache, run, **asked)
+        again = heat_map(session, cache, run, **asked)
+        fresh = heat_map(session, FrameCache(0), run, **asked)
+    assert 0 < cache.nbytes <= 20_000
+    np.testing.assert_array_equal(first.values, again.values)
+    np.testing.assert_array_equal(first.values, fresh.values)
+
+
+def test_heat_map_and_scalars_come_as_typed_arrays_too(server: Running, agent: MakeAgent, make: Make) -> None:
+    one = agent(layers=[make.layer(0, "a", ("grad", "fp16")), make.layer(1, "b")])
+    one.deliver(
+        wire.Body(
+            summaries=(make.summaries("grad", 0, [[1.0, 2.0], [3.0, 4.0]]),),
+            scalars=(make.scalars("loss", 0, [1.0, math.nan]),),
+        )
+    )
+    path = "/api/v1/runs/run/heatmap?metric=absmax"
+    content = server.json(path)
+    reply = server.get(path, accept=MEDIA_TYPE)
+    assert reply.headers["content-type"] == MEDIA_TYPE
+    meta, arrays = unpack(reply.body)
+    values = content.pop("values")
+    assert meta == content
+    assert arrays["values"].dtype == np.dtype("<f4")
+    assert arrays["values"].tolist() == values == [[1.0, 3.0], [2.0, 4.0]]
+    meta, arrays = unpack(server.get("/api/v1/runs/run/scalars", accept=MEDIA_TYPE).body)
+    assert meta == {"series": [{"name": "loss", "cell": 1, "n": 2}]}
+    np.testing.assert_array_equal(arrays["loss/values"], [1.0, math.nan])
+
+
+def test_histograms_of_a_layer_come_column_by_column(server: Running, agent: MakeAgent, make: Make) -> None:
+    one = agent(layers=[make.layer(0, "a"), make.layer(1, "block/b")])
+    for step in (0, 8):
+        one.deliver(
+            wire.Body(
+                histograms=(
+                    wire.Histograms(
+                        kind="grad",
+                        first_step=step,
+                        steps=8,
+                        layers=np.array([0, 1], "<u4").tobytes(),
+                        first=np.array([200, 210], "<u2").tobytes(),
+                        length=np.array([2, 3], "<u2").tobytes(),
+                        sampled=np.array([9, 10], "<i8").tobytes(),
+                        counts=np.array([4, 5, 1, step, 3], "<u8").tobytes(),
+                    ),
+                )
+            )
+        )
+    found = server.json("/api/v1/runs/run/layers/block%2Fb/histogram?kind=grad")
+    assert found["first_bin"] == 210
+    assert found["columns"] == [
+        {"first_step": 0, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 0, 3]},
+        {"first_step": 8, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 8, 3]},
+    ]
+    missing = server.get("/api/v1/runs/run/layers/none/histogram")
+    assert missing.status == 404
+    assert missing.json["error"]["code"] == "unknown_layer"
+
+
+def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAgent) -> None:
+    one = agent(rank=3, world=4)
+    for second in (100, 700, 701):
+        one.deliver(wire.Body(devices=(wire.Device(time_ns=second * 10**9, backend="rocm", index=0, pci="0000:c1"),)))
+    samples = server.json("/api/v1/runs/run/devices?seconds=60")
+    assert [sample["time_ns"] for sample in samples] == [700 * 10**9, 701 * 10**9]
+    assert samples[0]["rank"] == 3
+    assert samples[0]["vram_used_bytes"] is None
+    assert set(wire.Device.__struct_fields__) | {"rank"} == set(samples[0])
+
+
+def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent, make: Make) -> None:
+    one = agent(run="a run", layers=[make.layer(0, "a", ("grad", "fp16"))], config={"x": 1})
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0]]),), scalars=(make.scalars("loss", 0, [1.0]),)))
+    assert set(server.json("/api/v1/runs")[0]) == {
+        *("name", "state", "attempt", "steps", "started_at", "heartbeat_at", "finished_at"),
+        *("last", "worst", "alerts", "sparkline"),
+    }
+    shown = server.json("/api/v1/runs/a%20run")
+    assert {
+        *("run", "state", "steps", "attempts", "writers", "ranks", "layers", "coverage", "skipped_steps"),
+        *("scalars", "alerts", "overhead", "gaps", "devices", "config"),
+    } <= set(shown)
+    assert shown["steps"] == 1
+    assert shown["coverage"] == {
+        "layers": 1,
+        "layers_with_parameters": 1,
+        "observed": {"grad": 1},
+        "gradient_share": 1.0,
+    }
+    assert shown["scalars"]["loss"] == {"n": 1, "last_step": 0, "last": 1.0, "min": 1.0, "max": 1.0}
+    assert set(server.json("/api/v1/runs/a%20run/heatmap")) == {
+        *("kind", "metric", "format", "unit", "worst", "first_step", "last_step", "cell", "columns", "layers"),
+        "values",
+    }
+    assert set(server.json("/api/v1/runs/a%20run/scalars")[0]) == {"name", "cell", "n", "steps", "values", "min", "max"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/v1/runs/none", 404, "unknown_run"),
+        ("/api/v1/runs/none/heatmap", 404, "unknown_run"),
+        ("/api/v1/runs/run/heatmap?format=fp7", 422, "invalid"),
+        ("/api/v1/runs/run/heatmap?columns=0", 422, "invalid"),
+        ("/api/v1/runs/run/heatmap?from=x", 422, "invalid"),
+        ("/api/v1/runs/run/scalars?points=1000000000", 422, "invalid"),
+        ("/api/v1/runs/run/devices?seconds=nan", 422, "invalid"),
+        ("/nothing", 404, "http"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do(
+    server: Running, agent: MakeAgent, path: str, status: int, code: str
+) -> None:
+    agent()
+    reply = server.get(path)
+    assert reply.status == status
+    error = reply.json["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["hint"]

@@ -1,0 +1,390 @@
+"""What the store keeps, what it leaves out, and what it answers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+from sqlalchemy import text
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.models import Attempt, Gap, LayerRow, Run, WalFrame, Writer
+from floatscope_server.observation import Observation
+from floatscope_server.store import Store
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Clock, Make, MakePen, OpenStore
+
+
+def _gaps(store: Store) -> dict[str, int]:
+    with store.read() as session:
+        return {gap.reason: gap.count for gap in session.exec(select(Gap))}
+
+
+def _run(store: Store, name: str = "run") -> Run:
+    with store.read() as session:
+        return session.exec(select(Run).where(Run.name == name)).one()
+
+
+def _frames(store: Store) -> int:
+    with store.read() as session:
+        return len(session.exec(select(WalFrame.seq)).all())
+
+
+def test_an_acknowledged_block_survives_the_next_start(
+    open_store: OpenStore, pen: MakePen, make: Make, clock: Clock
+) -> None:
+    store = open_store()
+    one = pen(store, layers=[make.layer(0, "a")])
+    body = wire.Body(summaries=(make.summaries("grad", 0, [[1.0]]),), scalars=(make.scalars("loss", 0, [2.0]),))
+    assert isinstance(one.deliver(body), wire.Ack)
+    store.stop()
+    again = open_store()
+    welcome = one.__class__(store=again, writer=one.writer).hello()
+    assert isinstance(welcome, wire.Welcome)
+    assert welcome.last_seq == 1
+    assert welcome.epoch == again.epoch == store.epoch
+    assert _frames(again) == 2
+
+
+def test_layers_are_numbered_by_the_run_not_by_the_writer(store: Store, pen: MakePen, make: Make) -> None:
+    seen: list[Observation] = []
+    store.observers.append(seen.append)
+    first = pen(store, world=2, layers=[make.layer(0, "a"), make.layer(1, "b")])
+    second = pen(store, rank=1, world=2, layers=[make.layer(5, "b"), make.layer(9, "a")])
+    first.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),)))
+    second.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[20.0, 10.0]], layers=[5, 9]),)))
+    layers = [np.frombuffer(o.body.summaries[0].layers, "<u4").tolist() for o in seen]
+    assert layers == [[0, 1], [1, 0]]
+    assert {index: layer.name for index, layer in seen[1].layers.items()} == {0: "a", 1: "b"}
+
+
+def test_a_layer_map_survives_a_restart_even_if_hello_names_none(
+    open_store: OpenStore, pen: MakePen, make: Make
+) -> None:
+    store = open_store()
+    one = pen(store)
+    one.deliver(wire.Body(layers=(make.layer(7, "late"),)))
+    store.stop()
+    again = open_store()
+    one.store = again
+    one.hello()
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 1, [[1.0]], layers=[7]),)))
+    assert _frames(again) == 1
+    assert _gaps(again) == {}
+
+
+def test_a_layer_named_again_is_renewed_in_place(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    one.deliver(wire.Body(layers=(make.layer(0, "a", ("grad", "fp16"), order=4),)))
+    with store.read() as session:
+        (row,) = session.exec(select(LayerRow)).all()
+    assert (row.idx, row.order_no) == (0, 4)
+    assert row.operands == [{"kind": "grad", "format": "fp16", "role": "stored", "scaling": "none"}]
+
+
+def test_a_restarted_rank_opens_the_next_attempt_and_others_join_it(store: Store, pen: MakePen) -> None:
+    assert [pen(store, rank=rank, world=2).ask(wire.Beat()) for rank in (0, 1)] == [wire.Beat()] * 2
+    again = pen(store, rank=1, world=2)
+    other = pen(store, rank=0, world=2)
+    with store.read() as session:
+        attempts = {w.id: w.attempt for w in session.exec(select(Writer))}
+        rows = session.exec(select(Attempt).order_by(col(Attempt.n))).all()
+    assert sorted(attempts.values()) == [1, 1, 2, 2]
+    assert attempts[again.writer] == attempts[other.writer] == 2
+    assert [(row.n, row.end_reason) for row in rows] == [(1, "superseded"), (2, None)]
+    assert _run(store).attempt == 2
+
+
+def test_steps_that_go_back_stay_apart_and_late_blocks_still_land(store: Store, pen: MakePen, make: Make) -> None:
+    old = pen(store)
+    old.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0] * 10),)))
+    new = pen(store)
+    new.deliver(wire.Body(scalars=(make.scalars("loss", 5, [2.0] * 2),)))
+    assert _run(store).steps == 7
+    late = old.deliver(wire.Body(scalars=(make.scalars("loss", 10, [1.0]),)))
+    assert isinstance(late, wire.Ack)
+    with store.read() as session:
+        spans = [(a.n, a.first_step, a.last_step) for a in session.exec(select(Attempt).order_by(col(Attempt.n)))]
+    assert spans == [(1, 0, 10), (2, 5, 6)]
+    assert _run(store).steps == 7
+
+
+def test_what_cannot_be_used_is_left_out_alone(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    good = make.summaries("grad", 0, [[1.0]])
+    cut = msgspec.structs.replace(good.fields[0], data=good.fields[0].data[:-1])
+    odd = msgspec.structs.replace(good.fields[0], dtype="<f2")
+    extra = wire.Field(name="kurtosis", dtype="<f4", data=b"\0" * 4)
+    body = wire.Body(
+        summaries=(
+            good,
+            make.summaries("moment", 0, [[1.0]]),
+            make.summaries("act", -1, [[1.0]]),
+            make.summaries("act", 0, [[1.0, 2.0]], layers=[0, 77]),
+            msgspec.structs.replace(good, fields=(cut, *good.fields[1:])),
+            msgspec.structs.replace(good, fields=(odd, *good.fields[1:])),
+            msgspec.structs.replace(good, fields=(*good.fields, extra)),
+            msgspec.structs.replace(good, fields=good.fields[1:]),
+            msgspec.structs.replace(good, layers=b"\0\0\0"),
+            msgspec.structs.replace(good, steps=1 << 40),
+        ),
+        scalars=(
+            make.scalars("loss", 0, [1.0]),
+            make.scalars("x" * 5000, 0, [1.0]),
+            make.scalars("a\nb", 0, [1.0]),
+            wire.Scalars(name="ragged", steps=b"\0" * 8, values=b"\0" * 16),
+        ),
+        events=(wire.Event(step=1 << 60, kind="skipped"), wire.Event(step=0, kind="skipped")),
+        devices=(wire.Device(time_ns=-5, backend="rocm", index=0),),
+    )
+    assert isinstance(one.deliver(body), wire.Ack)
+    with store.read() as session:
+        (event,) = session.execute(text("SELECT step FROM step_event")).scalars().all()
+    assert event == 0
+    # grad twice (the unknown field was taken out of one), act once (without the unknown layer), loss.
+    assert _frames(store) == 4
+    assert sorted(_gaps(store)) == sorted(
+        [
+            "unknown kind 'moment'",
+            "step -1 out of range",
+            "summary of a layer that was never named",
+            "field count of a wrong size",
+            "unknown dtype '<f2'",
+            "unknown field 'kurtosis'",
+            "summary without counts",
+            "layer indices of a wrong size",
+            f"part of {1 << 40} steps; 1 to 65536 are allowed",
+            "scalar name longer than 200 characters, empty or not printable",
+            "scalars of a wrong size",
+            "event with a step out of range",
+            "device sample with a time or index out of range",
+        ]
+    )
+
+
+def test_numbers_that_json_lacks_are_kept_bit_for_bit(store: Store, pen: MakePen, make: Make) -> None:
+    values = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308]
+    series = make.scalars("loss", 0, values)
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(series,)))
+    run = _run(store)
+    assert run.id is not None
+    (seen,) = store.replay(run.id, 1, last_steps=100)
+    assert seen.body.scalars == (series,)
+
+
+def test_a_damaged_block_is_asked_for_once_more_and_then_declared_lost(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store)
+    block = wire.make_block(1, wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    damaged = msgspec.structs.replace(block, crc=block.crc ^ 1)
+    first = one.ask(damaged)
+    assert isinstance(first, wire.Nack)
+    assert (first.code, first.expected, first.retryable) == ("damaged", 1, True)
+    second = one.ask(damaged)
+    assert isinstance(second, wire.Nack)
+    assert (second.code, second.expected, second.retryable) == ("damaged", 2, False)
+    assert list(_gaps(store)) == ["block 1 is damaged: its CRC-32 does not match"]
+    one.seq = 1
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+
+
+def test_damage_on_the_way_heals(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store)
+    block = wire.make_block(1, wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    assert isinstance(one.ask(msgspec.structs.replace(block, crc=block.crc ^ 1)), wire.Nack)
+    assert isinstance(one.ask(block), wire.Ack)
+    assert _gaps(store) == {}
+    assert _frames(store) == 1
+
+
+def test_a_block_that_is_no_body_or_too_long_is_given_up(store: Store, pen: MakePen) -> None:
+    import zlib
+
+    one = pen(store)
+    nack = one.ask(wire.Block(seq=1, crc=zlib.crc32(b"junk"), body=b"junk"))
+    assert isinstance(nack, wire.Nack)
+    assert (nack.code, nack.expected, nack.retryable) == ("damaged", 2, False)
+    long = bytes(wire.MAX_BLOCK_BYTES + 1)
+    nack = one.ask(wire.Block(seq=2, crc=zlib.crc32(long), body=long))
+    assert isinstance(nack, wire.Nack)
+    assert (nack.code, nack.expected, nack.retryable) == ("too_large", 3, False)
+
+
+def test_a_gap_takes_a_seq_and_is_shown(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    gap = wire.Gap(seq=1, first=3, last=9, count=7, reason="queue_full")
+    assert isinstance(one.ask(gap), wire.Ack)
+    assert isinstance(one.ask(gap), wire.Ack)  # again: taken once
+    assert _gaps(store) == {"queue_full": 7}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\\b", "..", " a", "a\n", "\x00", "x" * 129, "a\u202eb"])
+def test_names_that_cannot_stand_in_an_address_are_refused(store: Store, pen: MakePen, name: str) -> None:
+    with pytest.raises(AssertionError, match="run_name"):
+        pen(store, run=name)
+
+
+@pytest.mark.parametrize("name", ["llama lora", "Qwen3-8B.v2", "微调", "a'b\"c<script>", "x" * 128])
+def test_other_names_are_taken_as_they_are(store: Store, pen: MakePen, name: str) -> None:
+    pen(store, run=name)
+    assert _run(store, name).name == name
+
+
+def test_a_writer_never_changes_its_run(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    with pytest.raises(AssertionError, match="belongs to the run"):
+        pen(store, run="other", writer=one.writer)
+
+
+def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
+    open_store: OpenStore, pen: MakePen, make: Make
+) -> None:
+    store = open_store(max_layers=3)
+    one = pen(store, layers=[make.layer(i, f"layer{i}") for i in range(5)])
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0] * 5]),)))
+    with store.read() as session:
+        assert [row.name for row in session.exec(select(LayerRow))] == ["layer0", "layer1", "layer2"]
+        (frame,) = session.exec(select(WalFrame)).all()
+    assert np.frombuffer(msgspec.msgpack.decode(frame.data, type=wire.Summaries).layers, "<u4").tolist() == [0, 1, 2]
+    assert _gaps(store) == {
+        "more than 3 layers in one run": 2,
+        "summary of a layer that was never named": 2,
+    }
+
+
+def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store)
+
+    def limit(pages: int) -> None:
+        store.write(lambda session: session.execute(text(f"PRAGMA max_page_count={pages}")))
+
+    limit(1)  # SQLite makes it the present size
+    body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
+    nack = one.deliver(body)
+    assert isinstance(nack, wire.Nack)
+    assert (nack.code, nack.retryable, nack.expected) == ("storage_full", True, 1)
+    assert nack.retry_after_s > 0
+    assert store.counters.failed_commits == 1
+    limit(1 << 20)
+    one.seq = 0
+    assert isinstance(one.deliver(body), wire.Ack)
+    assert store.writing
+    assert _frames(store) == 1
+    assert _gaps(store) == {}
+
+
+def test_write_runs_in_one_transaction_and_passes_on_what_is_raised(store: Store) -> None:
+    def broken(session: Session) -> None:
+        session.execute(text("INSERT INTO meta VALUES ('a', 'b')"))
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        store.write(broken)
+    count = text("SELECT count(*) FROM meta WHERE key = 'a'")
+    assert store.write(lambda session: session.execute(count).scalar()) == 0
+
+
+def test_a_failing_observer_stops_nobody(store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+
+    def fail(_: Observation) -> None:
+        raise RuntimeError("mine")
+
+    store.observers += [fail, lambda o: seen.append(o.seq)]
+    one = pen(store)
+    one.deliver(wire.Body())
+    one.deliver(wire.Body())
+    assert seen == [1, 2]
+    assert "an observer failed" in caplog.text
+
+
+def test_replay_gives_what_was_observed(store: Store, pen: MakePen, make: Make) -> None:
+    seen: list[Observation] = []
+    store.observers.append(seen.append)
+    one = pen(store, layers=[make.layer(0, "a")])
+    for step in range(6):
+        one.deliver(
+            wire.Body(
+                summaries=(make.summaries("grad", step, [[1.0 + step]]), make.summaries("act", step, [[2.0]])),
+                scalars=(make.scalars("loss", step, [1.0]), make.scalars("lr", step, [0.1])),
+                events=(wire.Event(step=step, kind="skipped", detail={"scale": 2.0}),) if step == 4 else (),
+            )
+        )
+    again = list(store.replay(seen[0].run_id, 1, last_steps=3))
+    assert [o.seq for o in again] == [4, 5, 6]
+    for stored, observed in zip(again, seen[3:], strict=True):
+        assert set(stored.body.summaries) == set(observed.body.summaries)
+        assert stored.body.scalars == observed.body.scalars
+        assert stored.body.events == observed.body.events
+        assert (stored.body.first_step, stored.body.steps) == (observed.body.first_step, observed.body.steps)
+        assert dict(stored.layers) == dict(observed.layers)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(0, "live"), (59, "live"), (61, "stalled"), (299, "stalled"), (301, "lost")]
+)
+def test_silence_is_stalled_then_lost(
+    store: Store, pen: MakePen, make: Make, clock: Clock, seconds: float, state: str
+) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    changed: list[str] = []
+    store.run_observers.append(changed.append)
+    clock.now += seconds
+    store.tick()
+    assert _run(store).state == state
+    if state == "lost":
+        assert _run(store).finished_at is not None
+        one.deliver(wire.Body(scalars=(make.scalars("loss", 1, [1.0]),)))
+        assert _run(store).state == "live"
+        assert _run(store).finished_at is None
+
+
+def test_beats_without_steps_are_stalled_not_lost(store: Store, pen: MakePen, clock: Clock) -> None:
+    one = pen(store)
+    for _ in range(40):
+        clock.now += 10
+        one.ask(wire.Beat())
+    assert _run(store).state == "stalled"
+
+
+def test_slow_steps_are_not_a_stall(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
+    one = pen(store)
+    for step in range(5):
+        clock.now += 50
+        one.deliver(wire.Body(scalars=(make.scalars("loss", step, [1.0]),)))
+    clock.now += 200
+    store.tick()
+    assert _run(store).state == "live"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "state"), [(["finished", "finished"], "finished"), (["finished", "failed"], "failed")]
+)
+def test_goodbyes_end_a_run(store: Store, pen: MakePen, reasons: list[str], state: str) -> None:
+    pens = [pen(store, rank=rank, world=2) for rank in (0, 1)]
+    pens[0].ask(wire.Bye(seq=0, reason=reasons[0]))
+    assert _run(store).state == "live"
+    pens[1].ask(wire.Bye(seq=0, reason=reasons[1]))
+    assert _run(store).state == state
+    with store.read() as session:
+        (attempt,) = session.exec(select(Attempt)).all()
+    assert attempt.ended_at is not None
+    assert attempt.end_reason == ", ".join(sorted(set(reasons)))
+
+
+def test_silence_while_the_server_was_down_is_not_held_against_the_agents(
+    open_store: OpenStore, pen: MakePen, clock: Clock
+) -> None:
+    store = open_store()
+    pen(store)
+    store.stop()
+    clock.now += 3600
+    again = open_store()
+    again.tick()
+    assert _run(again).state == "live"
