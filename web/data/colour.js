@@ -58,10 +58,16 @@ export function ramp(...stops) {
     const way = (i / (SIZE - 1)) * total;
     const end = Math.max(1, at.findIndex((mark) => mark >= way - 1e-9));
     const [from, to] = [at[end - 1] ?? 0, at[end] ?? 1];
-    const [a, b] = [labs[end - 1] ?? [0, 0, 0], labs[end] ?? [0, 0, 0]];
-    const t = (way - from) / (to - from);
-    return pack(toSrgb([a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1]), a[2] + t * (b[2] - a[2])]));
+    return pack(toSrgb(mix(labs[end - 1] ?? [0, 0, 0], labs[end] ?? [0, 0, 0], (way - from) / (to - from))));
   });
+}
+
+/**
+ * @param {readonly [number, number, number]} a @param {readonly [number, number, number]} b @param {number} t
+ * @returns {[number, number, number]}
+ */
+function mix(a, b, t) {
+  return [a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1]), a[2] + t * (b[2] - a[2])];
 }
 
 /** @param {readonly [number, number, number]} a @param {readonly [number, number, number]} b */
@@ -92,7 +98,7 @@ export const palettes = {
     missing: pack([13, 18, 20]),
   },
   light: {
-    safe: ramp([0.955, 0.015, 210], [0.72, 0.085, 205], [0.45, 0.1, 72]),
+    safe: ramp([0.955, 0.03, 110], [0.7, 0.1, 195], [0.34, 0.1, 266]),
     over: ramp([0.58, 0.21, 30], [0.4, 0.16, 15]),
     negative: ramp([0.93, 0.01, 240], [0.4, 0.1, 245]),
     hatch: pack([255, 238, 230]),

@@ -38,6 +38,11 @@ export function linesFor(rows, target) {
   return { lines, each, height: Math.min(16, Math.max(1, Math.floor(target / lines))) };
 }
 
+/** What of a block's name fits where there is room for few characters. @param {string} block @param {number} room */
+export function shortBlock(block, room) {
+  return block.length <= room || room >= 10 ? block : (block.match(/\.\d+$/)?.[0] ?? block);
+}
+
 /** The block a layer belongs to: its name up to the first number. @param {string} name */
 export function blockOf(name) {
   const parts = name.split(".");

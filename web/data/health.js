@@ -61,8 +61,8 @@ export function lanes(alerts) {
     /** @type {Stretch[]} */
     const stretches = [];
     for (const alert of [...own].sort((a, b) => a.first_step - b.first_step)) {
-      const before = stretches.at(-1);
-      if (before && before.severity === alert.severity && alert.first_step <= before.to + 1) {
+      const before = stretches.findLast((stretch) => stretch.severity === alert.severity);
+      if (before && alert.first_step <= before.to + 1) {
         before.to = Math.max(before.to, alert.last_step);
         before.count += 1;
       } else stretches.push({ from: alert.first_step, to: Math.max(alert.first_step, alert.last_step), severity: alert.severity, count: 1 });

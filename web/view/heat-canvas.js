@@ -1,7 +1,7 @@
 /** The heat map's own canvases: cells below, axes, marks and cursor above. Pointer and keyboard move one cursor. */
 
 import { palettes } from "../data/colour.js";
-import { PHONE, RIGHT, blockOf, gutterFor, linesFor, stepAt, xOf } from "../data/geometry.js";
+import { PHONE, RIGHT, blockOf, gutterFor, linesFor, shortBlock, stepAt, xOf } from "../data/geometry.js";
 import { columnOf, poolRows, worstRow } from "../data/grid.js";
 import { drawCells } from "../data/heatmap.js";
 import { paint } from "../data/scale.js";
@@ -174,7 +174,7 @@ export function createHeat(element) {
       if (!single) line(context, gutter - 5, y + 0.5, gutter - 1, y + 0.5);
       if (y - lastY < 12) return;
       lastY = y;
-      context.fillText(tail(block, room), gutter - 8, y + (single ? height / 2 + 0.5 : 5.5));
+      context.fillText(tail(shortBlock(block, room), room), gutter - 8, y + (single ? height / 2 + 0.5 : 5.5));
     });
   }
 

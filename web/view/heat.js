@@ -1,6 +1,7 @@
 /** The heat map with its selectors, legend and read-out. */
 
 import { formats } from "../data/formats.js";
+import { PHONE } from "../data/geometry.js";
 import { columnOf, valueAt } from "../data/grid.js";
 import { KINDS } from "../data/route.js";
 import { METRICS, MISSING, NONFINITE, OVER, classify, scaleFor } from "../data/scale.js";
@@ -80,7 +81,7 @@ function select(label, value, options, choose) {
 function readout(state, grid, scale, { t, act }) {
   const { cursor } = state;
   const layer = cursor ? grid.meta.layers[cursor.row] : undefined;
-  if (!cursor || !layer) return h("p", { id: "readout", class: "readout muted" }, t("heat.hint"));
+  if (!cursor || !layer) return h("p", { id: "readout", class: "readout muted" }, t(state.width < PHONE ? "heat.hint_touch" : "heat.hint"));
   const column = columnOf(grid, cursor.step);
   const value = valueAt(grid, cursor.row, column);
   const first = grid.first + column * grid.cell;

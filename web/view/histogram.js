@@ -152,9 +152,14 @@ function overlay(context, ink, data, x, y, right) {
     context.stroke();
     context.setLineDash([]);
     if (!pen) continue;
+    const text = data.words[name];
+    const at = last + (name === "limit" ? -9 : 9);
+    const width = context.measureText(text).width + 8;
+    context.fillStyle = ink.bg;
+    context.fillRect(right - width - 1, at - 7, width, 14);
     context.fillStyle = color;
     context.textAlign = "right";
-    context.fillText(data.words[name], right - 4, last + (name === "limit" ? -8 : 9));
+    context.fillText(text, right - 5, at);
   }
   context.lineWidth = 1;
 }

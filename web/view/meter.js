@@ -8,7 +8,7 @@ const HEIGHT = 74;
 const HIGH = 24;
 const LOW = -4;
 
-/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string }} MeterData */
+/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string }} MeterData */
 
 /** @param {import("../state.js").State} state @param {number | undefined} worst @param {import("../data/words.js").Translate} t */
 export function meter(state, worst, t) {
@@ -27,7 +27,7 @@ export function meter(state, worst, t) {
     class: "meter",
     role: "img",
     "aria-label": t("meter.label", { layers: String(values.length) }),
-    island: { create, data: { values, worst, peak: peak === Infinity ? undefined : peak, theme: state.theme, limit: t("meter.limit"), label: t("meter.all") } },
+    island: { create, data: { values, worst, peak: peak === Infinity ? undefined : peak, theme: state.theme, limit: t("meter.limit"), label: t("meter.all"), peakLabel: t("meter.peak") } },
   });
 }
 
@@ -83,6 +83,13 @@ function create(element) {
     context.fillStyle = ink.muted;
     context.textAlign = "left";
     context.fillText(data.label, 10, 9);
+    const after = 10 + context.measureText(data.label).width + 18;
+    if (peak !== undefined && after + context.measureText(data.peakLabel).width + 12 < limit - 50) {
+      context.fillStyle = ink.warning;
+      context.fillRect(after, 4, 3, 11);
+      context.fillStyle = ink.muted;
+      context.fillText(data.peakLabel, after + 8, 9);
+    }
     if (peak !== undefined) {
       context.fillStyle = ink.warning;
       context.fillRect(x(peak) - 1.5, 22, 3, 26);

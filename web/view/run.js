@@ -43,9 +43,8 @@ export function runPage(state, context) {
           ? empty(t("run.no_steps"), t("run.no_steps_hint"))
           : [axisBar(state, range, context), strip(state, range, context), heat(state, range, context), charts(state, range, context)],
       ),
-      h("div", { class: "side" }, alertList(state, context), devices(state, context)),
+      state.route.layer === null ? h("div", { class: "side", key: "side" }, alertList(state, context), devices(state, context)) : drawer(state, context),
     ),
-    state.route.layer === null ? null : drawer(state, context),
   );
 }
 

@@ -1,6 +1,6 @@
 /** The health strip: one lane for each family of rules, on the axis of all the other traces. */
 
-import { RIGHT } from "../data/geometry.js";
+import { PHONE, RIGHT } from "../data/geometry.js";
 import { lanes } from "../data/health.js";
 import { count } from "../data/text.js";
 import { h } from "./dom.js";
@@ -18,7 +18,7 @@ export function strip(state, range, { t, act }) {
       return h(
         "div",
         { class: "lane", key: lane.family },
-        h("span", { class: `lane-name${lane.worst ? ` ${lane.worst}` : ""}` }, lane.worst ? severityMark(lane.worst) : h("span", { class: "ok", "aria-hidden": "true" }), h("span", { class: "lane-word" }, t(`family.${lane.family}`)), h("span", { class: "sr" }, lane.worst ? t(`severity.${lane.worst}`) : t("strip.ok"))),
+        h("span", { class: `lane-name${lane.worst ? ` ${lane.worst}` : ""}` }, lane.worst ? severityMark(lane.worst) : h("span", { class: "ok", "aria-hidden": "true" }), h("span", { class: "lane-word" }, t(state.width < PHONE ? `short.${lane.family}` : `family.${lane.family}`)), h("span", { class: "sr" }, lane.worst ? t(`severity.${lane.worst}`) : t("strip.ok"))),
         h(
           "span",
           { class: "lane-track" },
