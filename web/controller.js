@@ -17,12 +17,18 @@ import { IDLE, RUN_SLOTS } from "./state.js";
 const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
 const DEVICE_SECONDS = 300;
 
+/** Histograms have no live feed: an open drawer asks again so often while columns come. */
+const LAYER_REFRESH_MS = 5000;
+
 /** @param {import("./data/store.js").Store<State>} store */
 export function createController(store) {
   /** @type {Map<Slot, AbortController>} */
   const loads = new Map();
   /** Live parts that came while the history they belong to was on its way. @type {{ heat: (() => void)[], series: (() => void)[] }} */
   const backlog = { heat: [], series: [] };
+  /** Whether live parts still have to prove that they go on where the loaded history ends. */
+  const unproven = { heat: true, series: true };
+  let layerLoadedAt = 0;
   const live = createLive({ onMessage, onBlock, onLink: (link) => store.set({ link }), onOpen: (again) => again && reload() });
 
   /**
@@ -82,6 +88,7 @@ export function createController(store) {
   function loadLayer() {
     const { run, kind, format, from, to, layer } = store.get().route;
     if (layer === null) return store.set({ layer: IDLE });
+    layerLoadedAt = Date.now();
     return load("layer", async (signal) => {
       const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
       const query = { kind, from, to };
@@ -113,6 +120,7 @@ export function createController(store) {
 
   function subscribe() {
     const { page, run, kind, metric, format } = store.get().route;
+    unproven.heat = unproven.series = true;
     live.subscribe(page === "run" ? { type: "subscribe", run, heat: { kind, metric, format } } : { type: "unsubscribe" });
   }
 
@@ -134,6 +142,7 @@ export function createController(store) {
       store.set({ heat: IDLE });
       subscribe();
     }
+    if (pictured || differs(["layer"])) store.set({ layer: IDLE });
     if (zoomed || pictured) void loadHeat();
     if (zoomed || pictured || differs(["layer"])) void loadLayer();
   }
@@ -170,9 +179,15 @@ export function createController(store) {
     for (const [name, values] of Object.entries(points)) {
       if (!SCALARS.includes(name)) continue;
       const held = series.data.get(name) ?? emptySeries(name);
+      const last = held.steps.at(-1);
+      if (unproven.series && last !== undefined && (values[0]?.[0] ?? 0) > last + held.cell) {
+        unproven.series = false;
+        return void loadSeries();
+      }
       series.data.set(name, held);
       appendPoints(held, values);
     }
+    unproven.series = false;
     store.set({ seriesRev: seriesRev + 1 });
   }
 
@@ -184,9 +199,14 @@ export function createController(store) {
     if (heat.status === "loading") return void backlog.heat.push(() => onBlock({ meta, arrays }));
     if (heat.data === null) return;
     const values = float32({ meta, arrays }, "values").data;
-    const known = mergeColumns(heat.data, Number(meta["first_step"]), /** @type {number[]} */ (meta["layers"]), values);
+    const first = Number(meta["first_step"]);
+    // What came between the answer and the subscription is in neither. Later gaps are the agent's own: it may sample.
+    const torn = unproven.heat && heat.data.columns > 0 && first > heat.data.last + 1;
+    unproven.heat = false;
+    const known = mergeColumns(heat.data, first, /** @type {number[]} */ (meta["layers"]), values);
     store.set({ heatRev: heatRev + 1 });
-    if (!known) void loadHeat();
+    if (torn || !known) void loadHeat();
+    if (route.layer !== null && Date.now() - layerLoadedAt > LAYER_REFRESH_MS) void loadLayer();
   }
 
   return {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { band, formats, headroom, zeroAtOrBelow } from "../../web/data/formats.js";
-import { binOf, edgeLog2, occupied, shares } from "../../web/data/histogram.js";
+import { binOf, columnEnds, edgeLog2, occupied, poolColumns, shares } from "../../web/data/histogram.js";
 
 test("limits as the specifications give them", () => {
   const rows = /** @type {const} */ ([
@@ -53,4 +53,23 @@ test("a column's shares add up over the occupied bins", () => {
   assert(columns[0]);
   assert.deepEqual([...shares(columns[0], 241, 244)], [0.25, 0.75, 0, 0]);
   assert.equal(occupied([{ first_step: 0, steps: 1, first: 9, counts: [0] }]), null);
+});
+
+test("columns pooled for the screen add up, at whatever bin each begins", () => {
+  const columns = [
+    { first_step: 0, steps: 1, first: 10, counts: [1, 2] },
+    { first_step: 5, steps: 1, first: 8, counts: [4, 0, 8] },
+    { first_step: 10, steps: 1, first: 9, counts: [1] },
+  ];
+  assert.deepEqual(poolColumns(columns, 2), [
+    { first_step: 0, steps: 6, first: 8, counts: [4, 0, 9, 2] },
+    { first_step: 10, steps: 1, first: 9, counts: [1] },
+  ]);
+  assert.deepEqual(poolColumns(columns, 3), columns);
+});
+
+test("a sample stands until the next one, but not across a gap", () => {
+  const at = [0, 10, 20, 100].map((first_step) => ({ first_step, steps: 1, first: 0, counts: [1] }));
+  assert.deepEqual(columnEnds(at), [10, 20, 40, 110]);
+  assert.deepEqual(columnEnds([{ first_step: 3, steps: 4, first: 0, counts: [1] }]), [7]);
 });

@@ -40,7 +40,9 @@ export function linesFor(rows, target) {
 
 /** What of a block's name fits where there is room for few characters. @param {string} block @param {number} room */
 export function shortBlock(block, room) {
-  return block.length <= room || room >= 10 ? block : (block.match(/\.\d+$/)?.[0] ?? block);
+  if (block.length <= room || room >= 10) return block;
+  const last = block.slice(block.lastIndexOf(".") + 1);
+  return /^\d+$/.test(last) ? `.${last}` : last;
 }
 
 /** The block a layer belongs to: its name up to the first number. @param {string} name */

@@ -53,3 +53,32 @@ export function shares(column, low, high) {
   });
   return out;
 }
+
+/**
+ * At most `limit` columns for the screen, in their order. Histograms merge by adding, so nothing is lost but resolution.
+ * @param {readonly HistogramColumn[]} columns ascending @param {number} limit
+ * @returns {HistogramColumn[]}
+ */
+export function poolColumns(columns, limit) {
+  const each = Math.ceil(columns.length / limit);
+  if (each <= 1) return [...columns];
+  return Array.from({ length: Math.ceil(columns.length / each) }, (_, i) => columns.slice(i * each, (i + 1) * each).reduce(merge));
+}
+
+/** @param {HistogramColumn} a @param {HistogramColumn} b later @returns {HistogramColumn} */
+function merge(a, b) {
+  const first = Math.min(a.first, b.first);
+  const counts = new Array(Math.max(a.first + a.counts.length, b.first + b.counts.length) - first).fill(0);
+  for (const part of [a, b]) part.counts.forEach((count, i) => (counts[part.first + i - first] += count));
+  return { first_step: a.first_step, steps: b.first_step + b.steps - a.first_step, first, counts };
+}
+
+/**
+ * The step before which each column is drawn: a sample stands until the next one, but not across a gap.
+ * @param {readonly HistogramColumn[]} columns ascending @returns {number[]}
+ */
+export function columnEnds(columns) {
+  const strides = columns.slice(1).map((column, i) => column.first_step - (columns[i]?.first_step ?? 0));
+  const usual = [...strides].sort((a, b) => a - b)[strides.length >> 1] ?? 1;
+  return columns.map(({ first_step, steps }, i) => first_step + Math.max(steps, Math.min(strides[i] ?? usual, 2 * usual)));
+}

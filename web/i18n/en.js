@@ -117,6 +117,7 @@ export const en = {
   "kind.weight": "weight",
   "kind.update": "update",
   "meaning.missing": "Not observed in these steps.",
+  "meaning.all_zero": "All values are zero.",
   "meaning.not_finite": "NaN or infinity: the layer's values are lost here.",
   "meaning.over": "Over the limit: the largest value is {times}\u00d7 what the format can hold.",
   "meaning.near": "Within one bit: growing {times}\u00d7 overflows.",
@@ -212,5 +213,5 @@ export const en = {
   "hist.zero": "rounds to zero",
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
-  "hist.how": "Brightness is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
 };

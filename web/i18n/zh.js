@@ -118,6 +118,7 @@ export const zh = {
   "kind.weight": "权重",
   "kind.update": "更新量",
   "meaning.missing": "这些步未被观测。",
+  "meaning.all_zero": "所有值均为零。",
   "meaning.not_finite": "出现 NaN 或无穷：该层数值在此已失效。",
   "meaning.over": "已超限：最大值是该格式可表示最大值的 {times} 倍。",
   "meaning.near": "不足一位：再增大 {times} 倍即溢出。",
@@ -213,5 +214,5 @@ export const zh = {
   "hist.zero": "舍入为零",
   "hist.axis": "|x|",
   "hist.scale": "各格式，缩放",
-  "hist.how": "亮度为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
+  "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
 };

@@ -106,6 +106,7 @@ function meaning(metric, value, scale, t) {
   const kind = classify(scale, value);
   if (kind === NONFINITE) return t("meaning.not_finite");
   if (kind === OVER) return t("meaning.over", { times: figure(2 ** -value) });
+  if (metric === "headroom" && value === Infinity) return t("meaning.all_zero");
   if (metric === "headroom" && value < 1) return t("meaning.near", { times: figure(2 ** value) });
   if (metric === "headroom" && value < 64) return t("meaning.clear", { times: figure(2 ** value) });
   return t(`meaning.${metric}`);

@@ -3,7 +3,7 @@
 import { css, palettes } from "../data/colour.js";
 import { formats, band } from "../data/formats.js";
 import { columnOf, valueAt } from "../data/grid.js";
-import { binOf, occupied, shares } from "../data/histogram.js";
+import { binOf, columnEnds, occupied, poolColumns, shares } from "../data/histogram.js";
 import { count, superscript } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
@@ -50,7 +50,8 @@ export function createHistogram(element) {
     const width = element.clientWidth;
     const right = width - LADDER;
     const context = prepare(canvas, width, HEIGHT);
-    const { columns } = layer.histogram;
+    const columns = poolColumns(layer.histogram.columns, Math.max(1, right - LEFT));
+    const ends = columnEnds(columns);
     const seen = occupied(columns) ?? { low: 2 * 127 - 20, high: 2 * 127 };
     /** @type {number | undefined} */
     let scale;
@@ -63,15 +64,15 @@ export function createHistogram(element) {
     const y = (/** @type {number} */ bin) => TOP + ((high - Math.min(high, Math.max(low, bin))) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     const palette = palettes[theme];
 
-    for (const column of columns) {
-      const [x0, x1] = [Math.max(LEFT, x(column.first_step)), Math.min(right, x(column.first_step + column.steps))];
+    columns.forEach((column, index) => {
+      const [x0, x1] = [Math.max(LEFT, x(column.first_step)), Math.min(right, x(ends[index] ?? 0))];
       shares(column, seen.low, seen.high).forEach((share, i) => {
         if (share === 0) return;
         // The square root shows the thin tails, which are what meets a limit first.
         context.fillStyle = css(palette.safe[Math.round(30 + 225 * Math.min(1, Math.sqrt(share * 4)))] ?? 0);
         context.fillRect(x0, y(seen.low + i + 1), Math.max(1, x1 - x0 + 0.3), y(seen.low + i) - y(seen.low + i + 1) + 0.3);
       });
-    }
+    });
     axes(context, ink, { x, y, low, high, right, range, words });
     if (format) {
       overlay(context, ink, data, x, y, right);
@@ -128,6 +129,7 @@ function axes(context, ink, { x, y, low, high, right, range, words }) {
 function overlay(context, ink, data, x, y, right) {
   const format = /** @type {import("../data/formats.js").Format} */ (data.format);
   const { columns } = data.layer.histogram;
+  const ends = columnEnds(columns);
   const lines = /** @type {const} */ ([
     ["limit", ink.critical, [], 1.8],
     ["normal", ink.text, [2, 3], 1],
@@ -140,15 +142,15 @@ function overlay(context, ink, data, x, y, right) {
     context.beginPath();
     let pen = false;
     let last = 0;
-    for (const { first_step, steps } of columns) {
+    columns.forEach(({ first_step }, i) => {
       const scale = scaleLog2(data, first_step);
-      if (scale === undefined) continue;
+      if (scale === undefined) return;
       last = y(binOf(band(format, 2 ** scale)[name]));
       if (pen) context.lineTo(x(first_step), last);
       else context.moveTo(x(first_step), last);
-      context.lineTo(x(first_step + steps), last);
+      context.lineTo(Math.min(right, x(ends[i] ?? 0)), last);
       pen = true;
-    }
+    });
     context.stroke();
     context.setLineDash([]);
     if (!pen) continue;

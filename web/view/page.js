@@ -31,7 +31,7 @@ function header(state, context) {
   const light = state.theme === "light";
   return h(
     "header",
-    { class: "top" },
+    { class: isFresh(state) ? "top" : "top stale" },
     h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => (event.preventDefault(), document.getElementById("main")?.focus()) }, t("top.skip")),
     h("a", { class: "name", href: act.link({ page: "runs", run: "", from: null, to: null, layer: null, step: null }) }, wordmark(), "floatscope"),
     h(
@@ -46,6 +46,13 @@ function header(state, context) {
     h("button", { type: "button", class: "plain", onclick: () => act.setTheme(light ? "dark" : "light") }, t(light ? "top.dark" : "top.light")),
     state.session?.mode === "token" && state.session.scope ? h("button", { type: "button", class: "plain", onclick: act.signOut }, t("top.sign_out")) : null,
   );
+}
+
+/** Whether what is shown is what is. @param {State} state */
+function isFresh(state) {
+  if (!state.session?.scope || state.link.status === "connecting") return true;
+  const run = state.route.page === "run" ? currentRun(state) : null;
+  return state.link.status === "open" && (run === null || silentSeconds(state, run) === null);
 }
 
 /** @param {State} state @param {Context} context */
