@@ -1,0 +1,46 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { RIGHT, blockOf, linesFor, shortBlock, stepAt, xOf } from "../../web/data/geometry.js";
+import { palettes } from "../../web/data/colour.js";
+import { drawCells } from "../../web/data/heatmap.js";
+import { NONFINITE, NORMAL, OVER } from "../../web/data/scale.js";
+
+test("a step and its place are each other's inverse, edges included", () => {
+  const range = { from: 100, to: 299 };
+  for (const step of [100, 101, 200, 299]) {
+    assert.equal(stepAt(xOf(step + 0.5, range, 212, 1000), range, 212, 1000), step);
+  }
+  assert.equal(xOf(100, range, 212, 1000), 212);
+  assert.equal(xOf(300, range, 212, 1000), 1000 - RIGHT);
+  assert.equal(stepAt(0, range, 212, 1000), 100);
+  assert.equal(stepAt(5000, range, 212, 1000), 299);
+});
+
+test("rows fill the height in whole pixels and are pooled only when they have to be", () => {
+  assert.deepEqual(linesFor(38, 600), { lines: 38, each: 1, height: 15 });
+  assert.deepEqual(linesFor(300, 600), { lines: 300, each: 1, height: 2 });
+  assert.deepEqual(linesFor(1000, 600), { lines: 500, each: 2, height: 1 });
+  assert.deepEqual(linesFor(1, 600), { lines: 1, each: 1, height: 16 });
+});
+
+test("a layer belongs to the block that its first number names", () => {
+  assert.equal(blockOf("model.layers.12.mlp.down_proj"), "model.layers.12");
+  assert.equal(blockOf("lm_head"), "lm_head");
+  assert.equal(shortBlock("model.layers.12", 6), ".12");
+  assert.equal(shortBlock("layers.0.mlp.down", 6), "down");
+  assert.equal(shortBlock("model.layers.12", 20), "model.layers.12");
+});
+
+test("pixels: plain cells are plain, the over ones hatched, the broken ones crossed, beyond the data nothing", () => {
+  const palette = palettes.dark;
+  const cells = { colours: Uint32Array.of(1, 2, palette.mark), classes: Uint8Array.of(NORMAL, OVER, NONFINITE) };
+  const [width, height] = [48, 12];
+  const pixels = new Uint32Array(width * height);
+  drawCells(cells, 1, 3, pixels, { width, height, left: 0, right: 36, density: 1 }, palette);
+  const seen = (/** @type {number} */ from, /** @type {number} */ to) =>
+    new Set(Array.from({ length: height - 1 }, (_, y) => [...pixels.slice(y * width + from, y * width + to)]).flat());
+  assert.deepEqual(seen(0, 12), new Set([1]));
+  assert.deepEqual(seen(12, 24), new Set([2, palette.hatch]));
+  assert.deepEqual(seen(24, 36), new Set([palette.mark, palette.cross]));
+  assert.deepEqual(seen(36, 48), new Set([palette.missing]));
+});

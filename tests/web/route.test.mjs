@@ -1,0 +1,30 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { HOME, formatRoute, parseRoute } from "../../web/data/route.js";
+
+test("every view survives the way into the address and back", () => {
+  /** @type {import("../../web/data/route.js").Route[]} */
+  const views = [
+    { ...HOME },
+    { ...HOME, sort: "headroom" },
+    { ...HOME, page: "run", run: "demo" },
+    { ...HOME, page: "run", run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
+    { ...HOME, page: "run", run: "demo", from: 0, to: 99, layer: "layers.3.mlp.down_proj", step: 0 },
+  ];
+  for (const view of views) assert.deepEqual(parseRoute(formatRoute(view)), view);
+});
+
+test("defaults stay out of the address", () => {
+  assert.equal(formatRoute({ ...HOME }), "#/");
+  assert.equal(formatRoute({ ...HOME, page: "run", run: "demo" }), "#/run/demo");
+});
+
+test("what a stranger typed falls back instead of breaking", () => {
+  assert.deepEqual(parseRoute(""), { ...HOME });
+  assert.deepEqual(parseRoute("#/nowhere?kind=%"), { ...HOME });
+  assert.deepEqual(parseRoute("#/run/"), { ...HOME });
+  assert.equal(parseRoute("#/run/50%").run, "50%");
+  assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
+  assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...HOME, page: "run", run: "x" });
+  assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);
+});

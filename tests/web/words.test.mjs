@@ -1,0 +1,60 @@
+import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
+import test from "node:test";
+import { FAMILIES } from "../../web/data/health.js";
+import { KINDS, SORTS } from "../../web/data/route.js";
+import { METRICS } from "../../web/data/scale.js";
+import { fill, languageFrom } from "../../web/data/words.js";
+import { en } from "../../web/i18n/en.js";
+import { zh } from "../../web/i18n/zh.js";
+
+/** @param {string} text */
+const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((match) => match[1]).sort();
+
+test("both languages say the same things with the same figures in them", () => {
+  assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort());
+  for (const [key, text] of Object.entries(en)) {
+    const other = zh[/** @type {keyof typeof en} */ (key)];
+    assert.deepEqual(holes(other), holes(text), key);
+    assert(other.length > 0 && text.length > 0, key);
+  }
+});
+
+test("everything the data can hold has a word", () => {
+  const keys = [
+    ...Object.keys(METRICS).flatMap((metric) => [`metric.${metric}`, `meaning.${metric}`]),
+    ...KINDS.map((kind) => `kind.${kind}`),
+    ...SORTS.map((sort) => `runs.${sort}`),
+    ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
+    ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
+    ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
+    ...["critical", "warning", "info"].map((severity) => `severity.${severity}`),
+  ];
+  for (const key of keys) assert(key in en, key);
+});
+
+test("every word is used, and every word that is used exists", () => {
+  const web = new URL("../../web/", import.meta.url);
+  const sources = readdirSync(web, { recursive: true })
+    .filter((name) => name.endsWith(".js") && !name.startsWith("i18n") && !name.startsWith("node_modules"))
+    .map((name) => readFileSync(new URL(name, web), "utf8"))
+    .join("\n");
+  const used = new Set([...sources.matchAll(/\bt\(\s*"([^"]+)"/g)].map((match) => match[1]));
+  for (const key of used) assert(key !== undefined && key in en, `no word for ${key}`);
+  const computed = new Set([...sources.matchAll(/`(\w+)\.\$\{/g)].map((match) => match[1]));
+  for (const key of Object.keys(en)) {
+    assert(computed.has(key.split(".")[0]) || sources.includes(`"${key}"`), `${key} is never said`);
+  }
+});
+
+test("figures are put into the text as they are", () => {
+  assert.equal(fill("step {step} of {all}", { step: "7", all: "$&{step}" }), "step 7 of $&{step}");
+});
+
+test("the browser's wish decides until the person does", () => {
+  assert.equal(languageFrom(null, ["zh-TW", "en"]), "zh");
+  assert.equal(languageFrom(null, ["de-DE", "en-GB", "zh"]), "en");
+  assert.equal(languageFrom(null, ["de"]), "en");
+  assert.equal(languageFrom("zh", ["en"]), "zh");
+  assert.equal(languageFrom("xx", ["zh"]), "zh");
+});

@@ -1,0 +1,259 @@
+/** What happens: loads on navigation, merges live messages, carries out what a person asks for. */
+
+import { ApiError, getBlock, getJson, runPath, send } from "./api.js";
+import { float32 } from "./data/fsb1.js";
+import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
+import { withAlert } from "./data/health.js";
+import { formatRoute } from "./data/route.js";
+import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
+import { createLive } from "./live.js";
+import { IDLE, RUN_SLOTS } from "./state.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./data/route.js").Route} Route */
+/** @typedef {import("./data/grid.js").HeatMeta} HeatMeta */
+/** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
+
+const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
+const DEVICE_SECONDS = 300;
+
+/** Histograms have no live feed: an open drawer asks again so often while columns come. */
+const LAYER_REFRESH_MS = 5000;
+
+/** @param {import("./data/store.js").Store<State>} store */
+export function createController(store) {
+  /** @type {Map<Slot, AbortController>} */
+  const loads = new Map();
+  /** Live parts that came while the history they belong to was on its way. @type {{ heat: (() => void)[], series: (() => void)[] }} */
+  const backlog = { heat: [], series: [] };
+  /** Whether live parts still have to prove that they go on where the loaded history ends. */
+  const unproven = { heat: true, series: true };
+  let layerLoadedAt = 0;
+  const live = createLive({ onMessage, onBlock, onLink: (link) => store.set({ link }), onOpen: (again) => again && reload() });
+
+  /**
+   * The newest load of a slot wins; an older answer that is still on its way is dropped.
+   * @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData
+   */
+  async function load(slot, fetchData) {
+    loads.get(slot)?.abort();
+    const own = new AbortController();
+    loads.set(slot, own);
+    store.set({ [slot]: { status: "loading", data: store.get()[slot].data, error: null } });
+    try {
+      const data = await fetchData(own.signal);
+      if (loads.get(slot) !== own) return;
+      store.set({ [slot]: { status: "ready", data, error: null } });
+      if (slot === "heat" || slot === "series") for (const merge of backlog[slot].splice(0)) merge();
+    } catch (error) {
+      if (own.signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      if (error.status === 401) await loadSession();
+      store.set({ [slot]: { status: "error", data: error.status === 0 ? store.get()[slot].data : null, error } });
+    }
+  }
+
+  async function loadSession() {
+    try {
+      const session = await getJson("/api/v1/session");
+      store.set({ session, sessionError: null });
+      if (session.scope === null) live.close();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      store.set({ sessionError: error });
+    }
+  }
+
+  const loadRuns = () => load("runs", (signal) => getJson("/api/v1/runs", signal));
+
+  function loadSeries() {
+    const { run, from, to } = store.get().route;
+    return load("series", async (signal) => {
+      const answer = await getJson(runPath(run, "/scalars", { names: SCALARS.join(","), from, to, points: 800 }), signal);
+      return new Map(answer.map((/** @type {import("./data/series.js").SeriesAnswer} */ one) => [one.name, seriesFrom(one)]));
+    });
+  }
+
+  /** @param {string} run @param {Record<string, string | number | null>} query @param {AbortSignal} signal */
+  async function fetchGrid(run, query, signal) {
+    const block = await getBlock(runPath(run, "/heatmap", { columns: COLUMN_LIMIT, ...query }), signal);
+    return gridFrom(/** @type {HeatMeta} */ (/** @type {unknown} */ (block.meta)), float32(block, "values").data);
+  }
+
+  function loadHeat() {
+    const { run, kind, metric, format, from, to } = store.get().route;
+    return load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+  }
+
+  function loadLayer() {
+    const { run, kind, format, from, to, layer } = store.get().route;
+    if (layer === null) return store.set({ layer: IDLE });
+    layerLoadedAt = Date.now();
+    return load("layer", async (signal) => {
+      const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
+      const query = { kind, from, to };
+      const [histogram, headroom, absmax] = await Promise.all([
+        getJson(runPath(run, `/layers/${encodeURIComponent(layer)}/histogram`, query), signal),
+        fetchGrid(run, { ...query, format, metric: "headroom", layers: index ?? layer }, signal),
+        fetchGrid(run, { ...query, format, metric: "absmax", layers: index ?? layer }, signal),
+      ]);
+      return { histogram, headroom, absmax };
+    });
+  }
+
+  /** Everything of the page again: after a gap nothing that was merged can be trusted. */
+  function reload() {
+    const { route } = store.get();
+    void loadRuns();
+    if (route.page !== "run") return;
+    void load("detail", async (signal) => {
+      const detail = await getJson(runPath(route.run), signal);
+      store.set({ skipped: detail.skipped_steps.map((/** @type {{ step: number }} */ skipped) => skipped.step) });
+      return detail;
+    });
+    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
+    void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
+    void loadSeries();
+    void loadHeat().then(loadLayer);
+    subscribe();
+  }
+
+  function subscribe() {
+    const { page, run, kind, metric, format } = store.get().route;
+    unproven.heat = unproven.series = true;
+    live.subscribe(page === "run" ? { type: "subscribe", run, heat: { kind, metric, format } } : { type: "unsubscribe" });
+  }
+
+  /** @param {Route} route from the address */
+  function onRoute(route) {
+    const before = store.get().route;
+    const moved = route.run !== before.run || route.page !== before.page;
+    const differs = (/** @type {readonly (keyof Route)[]} */ keys) => keys.some((key) => route[key] !== before[key]);
+    store.set({ route, ...(moved ? RUN_SLOTS : {}) });
+    if (moved) {
+      backlog.series.length = 0; // a heat part names its run itself, a scalar part was checked on arrival
+      return reload();
+    }
+    if (route.page !== "run") return;
+    const zoomed = differs(["from", "to"]);
+    const pictured = differs(["kind", "metric", "format"]);
+    if (zoomed) void loadSeries();
+    if (pictured) {
+      store.set({ heat: IDLE });
+      subscribe();
+    }
+    if (pictured || differs(["layer"])) store.set({ layer: IDLE });
+    if (zoomed || pictured) void loadHeat();
+    if (zoomed || pictured || differs(["layer"])) void loadLayer();
+  }
+
+  /** @param {any} message */
+  function onMessage(message) {
+    const state = store.get();
+    if (message.type === "welcome") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    if (message.type === "run") {
+      const runs = state.runs.data ?? [];
+      const known = runs.some((run) => run.name === message.run.name);
+      const data = known ? runs.map((run) => (run.name === message.run.name ? message.run : run)) : [message.run, ...runs];
+      return store.set({ runs: { ...state.runs, data } });
+    }
+    if (message.run !== state.route.run || state.route.page !== "run") return;
+    if (message.type === "scalars") onScalars(message.points);
+    else if (message.type === "devices") {
+      const oldest = (Date.now() + state.skew - DEVICE_SECONDS * 1000) * 1e6;
+      const kept = (state.devices.data ?? []).filter((sample) => sample.time_ns > oldest);
+      store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
+    } else if (message.type === "events") {
+      const steps = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "skipped").map((/** @type {{ step: number }} */ event) => event.step);
+      store.set({ skipped: [...new Set([...state.skipped, ...steps])] });
+    } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
+    else if (message.type === "layers") void loadHeat();
+    else if (message.type === "resync") reload();
+  }
+
+  /** @param {Record<string, [number, import("./data/json.js").JsonNumber][]>} points */
+  function onScalars(points) {
+    const { series, route, seriesRev } = store.get();
+    if (series.status === "loading") return void backlog.series.push(() => onScalars(points));
+    if (series.data === null || route.to !== null) return;
+    for (const [name, values] of Object.entries(points)) {
+      if (!SCALARS.includes(name)) continue;
+      const held = series.data.get(name) ?? emptySeries(name);
+      const last = held.steps.at(-1);
+      if (unproven.series && last !== undefined && (values[0]?.[0] ?? 0) > last + held.cell) {
+        unproven.series = false;
+        return void loadSeries();
+      }
+      series.data.set(name, held);
+      appendPoints(held, values);
+    }
+    unproven.series = false;
+    store.set({ seriesRev: seriesRev + 1 });
+  }
+
+  /** @param {import("./data/fsb1.js").Block} block */
+  function onBlock({ meta, arrays }) {
+    const { heat, route, heatRev } = store.get();
+    const wanted = meta["run"] === route.run && meta["kind"] === route.kind && meta["metric"] === route.metric && meta["format"] === route.format;
+    if (!wanted || route.to !== null) return;
+    if (heat.status === "loading") return void backlog.heat.push(() => onBlock({ meta, arrays }));
+    if (heat.data === null) return;
+    const values = float32({ meta, arrays }, "values").data;
+    const first = Number(meta["first_step"]);
+    // What came between the answer and the subscription is in neither. Later gaps are the agent's own: it may sample.
+    const torn = unproven.heat && heat.data.columns > 0 && first > heat.data.last + 1;
+    unproven.heat = false;
+    const known = mergeColumns(heat.data, first, /** @type {number[]} */ (meta["layers"]), values);
+    store.set({ heatRev: heatRev + 1 });
+    if (torn || !known) void loadHeat();
+    if (route.layer !== null && Date.now() - layerLoadedAt > LAYER_REFRESH_MS) void loadLayer();
+  }
+
+  return {
+    onRoute,
+    reload,
+    retry: () => (store.get().session === null ? void start() : (live.retry(), reload())),
+    start,
+    /** @param {Partial<Route>} change */
+    navigate(change) {
+      location.hash = formatRoute({ ...store.get().route, ...change });
+    },
+    /** @param {Partial<Route>} change as a link that can be opened elsewhere */
+    link: (change) => formatRoute({ ...store.get().route, ...change }),
+    /** @param {State["cursor"]} cursor */
+    point: (cursor) => store.set({ cursor }),
+    /** @param {string} token */
+    signIn: (token) => attempt(() => send("POST", "/api/v1/session", { token }), start),
+    signOut: () => attempt(() => send("DELETE", "/api/v1/session"), start),
+    /** @param {string | number} id */
+    acknowledge(id) {
+      const { run } = store.get().route;
+      return attempt(
+        () => send("POST", `/api/v1/alerts/${encodeURIComponent(id)}/acknowledge`),
+        () => load("alerts", (signal) => getJson(runPath(run, "/alerts"), signal)),
+      );
+    },
+  };
+
+  async function start() {
+    await loadSession();
+    const { session } = store.get();
+    if (session === null || session.scope === null) return;
+    live.open();
+    reload();
+  }
+
+  /** @param {() => Promise<void>} action @param {() => unknown} then */
+  async function attempt(action, then) {
+    try {
+      await action();
+      store.set({ notice: null });
+      await then();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      store.set({ notice: error });
+    }
+  }
+}
+
+/** @typedef {ReturnType<typeof createController>} Controller */

@@ -1,0 +1,86 @@
+/** The view's state as the fragment of the address: a link shows a colleague exactly what you see. */
+
+import { METRICS } from "./scale.js";
+
+export const KINDS = ["grad", "act", "act_in", "act_grad", "weight"];
+export const SORTS = ["started", "name", "step", "headroom", "alerts"];
+
+/**
+ * @typedef {object} Route
+ * @property {"runs" | "run"} page
+ * @property {string} run name, "" on the list
+ * @property {string} sort column of the list
+ * @property {string} kind
+ * @property {string} metric
+ * @property {string} format
+ * @property {number | null} from first step shown; null: the run's first
+ * @property {number | null} to last step shown; null: follow the run
+ * @property {string | null} layer whose drawer is open
+ * @property {number | null} step marked on every chart
+ */
+
+/** @type {Readonly<Route>} */
+export const HOME = Object.freeze({
+  page: "runs",
+  run: "",
+  sort: "started",
+  kind: "grad",
+  metric: "headroom",
+  format: "auto",
+  from: null,
+  to: null,
+  layer: null,
+  step: null,
+});
+
+/** @param {string} hash with or without "#"; what it does not understand falls back to the defaults @returns {Route} */
+export function parseRoute(hash) {
+  const [path = "", query = ""] = hash.replace(/^#/, "").split("?", 2);
+  const fields = new URLSearchParams(query);
+  const [, page, name] = path.split("/");
+  const from = step(fields.get("from"));
+  const to = step(fields.get("to"));
+  return {
+    page: page === "run" && name ? "run" : "runs",
+    run: page === "run" && name ? decode(name) : "",
+    sort: oneOf(fields.get("sort"), SORTS, HOME.sort),
+    kind: oneOf(fields.get("kind"), KINDS, HOME.kind),
+    metric: oneOf(fields.get("metric"), Object.keys(METRICS), HOME.metric),
+    format: fields.get("format") ?? HOME.format,
+    from,
+    to: from !== null && to !== null && to < from ? null : to,
+    layer: fields.get("layer"),
+    step: step(fields.get("step")),
+  };
+}
+
+/** @param {Route} route @returns {string} with "#" */
+export function formatRoute(route) {
+  const fields = new URLSearchParams();
+  for (const key of /** @type {const} */ (["sort", "kind", "metric", "format", "from", "to", "layer", "step"])) {
+    const value = route[key];
+    if (value !== null && value !== HOME[key]) fields.set(key, String(value));
+  }
+  const path = route.page === "run" ? `#/run/${encodeURIComponent(route.run)}` : "#/";
+  const query = fields.toString();
+  return query ? `${path}?${query}` : path;
+}
+
+/** @param {string} name */
+function decode(name) {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name; // a stray "%" typed by hand
+  }
+}
+
+/** @param {string | null} text */
+function step(text) {
+  return text !== null && /^\d{1,15}$/.test(text) ? Number(text) : null;
+}
+
+/** @param {string | null} value @param {readonly string[]} known @param {string} otherwise */
+function oneOf(value, known, otherwise) {
+  return value !== null && known.includes(value) ? value : otherwise;
+}

@@ -1,0 +1,127 @@
+/** From a value of a metric to a place on its colour scale. */
+
+import { MISSING_BITS } from "./fsb1.js";
+
+/** @typedef {import("./colour.js").Palette} Palette */
+/** @typedef {"bits" | "log2" | "share" | "signed" | "count"} ScaleKind */
+/**
+ * @typedef {object} Scale
+ * @property {ScaleKind} kind
+ * @property {number} low value (or its log2) at the calm end
+ * @property {number} high value (or its log2) at the emphatic end
+ * @property {number} beyond bits over the limit at the far end of the hatched part; 0 where no limit exists
+ */
+
+export const NORMAL = 0;
+export const OVER = 1;
+export const NONFINITE = 2;
+export const MISSING = 3;
+
+/** @type {Record<string, ScaleKind>} */
+export const METRICS = {
+  headroom: "bits",
+  absmax: "log2",
+  absmin: "log2",
+  rms: "log2",
+  mean: "signed",
+  zeros: "share",
+  underflow: "share",
+  overflow: "share",
+  nonfinite: "count",
+};
+
+/** Smallest share with a colour of its own: 2^-10, about 0.1 %. */
+const LEAST_SHARE = -10;
+
+/**
+ * The scale for a metric over the values at hand. Domains move in coarse steps, so that colours stay put as data comes.
+ * @param {string} metric @param {Iterable<number>} values finite ones decide
+ * @returns {Scale}
+ */
+export function scaleFor(metric, values) {
+  const kind = METRICS[metric] ?? "log2";
+  if (kind === "share") return { kind, low: LEAST_SHARE, high: 0, beyond: 0 };
+  if (kind === "count") return { kind, low: 0, high: 1, beyond: 0 };
+  let least = Infinity;
+  let most = -Infinity;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    const x = kind === "log2" ? (value > 0 ? Math.log2(value) : NaN) : kind === "signed" ? Math.abs(value) : value;
+    if (x < least) least = x;
+    if (x > most) most = x;
+  }
+  if (kind === "bits") return { kind, low: least > 16 && most > 16 ? Math.ceil(most / 16) * 16 : 16, high: 0, beyond: 4 };
+  if (most < least) return { kind, low: 0, high: 1, beyond: 0 };
+  if (kind === "signed") return { kind, low: 0, high: most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1, beyond: 0 };
+  const high = Math.ceil(most / 2) * 2;
+  return { kind, low: Math.min(high - 4, Math.max(Math.floor(least / 2) * 2, high - 40)), high, beyond: 0 };
+}
+
+/**
+ * 0 at the calm end, 1 at the emphatic one; above 1 beyond the limit (2 at the far end).
+ * @param {Scale} scale @param {number} value finite
+ */
+export function position(scale, value) {
+  if (scale.kind === "bits" && value < 0) return 1 + Math.min(1, -value / scale.beyond);
+  const x = scale.kind === "log2" || scale.kind === "share" ? (value > 0 ? Math.log2(value) : -Infinity) : scale.kind === "signed" ? Math.abs(value) : value;
+  return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
+}
+
+/**
+ * @param {Scale} scale @param {number} value
+ * @returns {number} NORMAL, OVER or NONFINITE
+ */
+export function classify(scale, value) {
+  if (scale.kind === "count") return value > 0 ? NONFINITE : NORMAL;
+  if (Number.isNaN(value) || value === -Infinity) return NONFINITE;
+  if (value === Infinity) return scale.kind === "bits" ? NORMAL : NONFINITE;
+  return scale.kind === "bits" && value < 0 ? OVER : NORMAL;
+}
+
+/**
+ * Colours and classes of many cells.
+ * @param {Scale} scale @param {Palette} palette @param {Uint32Array} bits float32 bit patterns
+ * @returns {{ colours: Uint32Array, classes: Uint8Array }}
+ */
+export function paint(scale, palette, bits) {
+  const values = new Float32Array(bits.buffer, bits.byteOffset, bits.length);
+  const colours = new Uint32Array(bits.length);
+  const classes = new Uint8Array(bits.length);
+  for (let i = 0; i < bits.length; i++) {
+    if (bits[i] === MISSING_BITS) {
+      classes[i] = MISSING;
+      colours[i] = palette.missing;
+      continue;
+    }
+    const value = /** @type {number} */ (values[i]);
+    const kind = classify(scale, value);
+    classes[i] = kind;
+    colours[i] = kind === NONFINITE ? palette.mark : colour(scale, palette, value);
+  }
+  return { colours, classes };
+}
+
+/** @param {Scale} scale @param {Palette} palette @param {number} value not a non-finite one @returns {number} */
+export function colour(scale, palette, value) {
+  const at = position(scale, value);
+  const line = at > 1 ? palette.over : scale.kind === "signed" && value < 0 ? palette.negative : palette.safe;
+  return line[Math.round((at > 1 ? at - 1 : at) * (line.length - 1))] ?? palette.missing;
+}
+
+/**
+ * Values to label on the legend.
+ * @param {Scale} scale @returns {number[]}
+ */
+export function legendTicks(scale) {
+  if (scale.kind === "bits") {
+    const step = scale.low / 4;
+    return [-scale.beyond, 0, step, 2 * step, 3 * step, scale.low];
+  }
+  if (scale.kind === "share") return [0.001, 0.01, 0.1, 1];
+  if (scale.kind === "signed") return [-scale.high, -scale.high / 2, 0, scale.high / 2, scale.high];
+  if (scale.kind === "count") return [0, 1];
+  const step = Math.max(2, Math.ceil((scale.high - scale.low) / 4 / 2) * 2);
+  const ticks = [];
+  for (let x = scale.low; x <= scale.high; x += step) ticks.push(2 ** x);
+  return ticks;
+}

@@ -1,0 +1,20 @@
+/** Round places on an axis. */
+
+/**
+ * @param {number} from @param {number} to @param {number} count about how many
+ * @returns {number[]} ascending, inside [from, to]
+ */
+export function linearTicks(from, to, count) {
+  const raw = (to - from) / Math.max(1, count);
+  if (!(raw > 0)) return [from];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= raw * 0.999) ?? 10);
+  const ticks = [];
+  for (let i = Math.ceil(from / step); i * step <= to * (1 + 1e-12); i++) ticks.push(i * step);
+  return ticks;
+}
+
+/** Steps are whole numbers. @param {number} from @param {number} to @param {number} count @returns {number[]} */
+export function stepTicks(from, to, count) {
+  return linearTicks(from, to, Math.min(count, Math.max(1, to - from))).filter(Number.isInteger);
+}

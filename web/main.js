@@ -1,0 +1,84 @@
+/** Entry: state, controller, and one patch of the document per frame in which something changed. */
+
+import { createController } from "./controller.js";
+import { parseRoute } from "./data/route.js";
+import { createStore } from "./data/store.js";
+import { languageFrom } from "./data/words.js";
+import { translator } from "./i18n/index.js";
+import { initialState, currentRun } from "./state.js";
+import { patch } from "./view/dom.js";
+import { loadPlotly } from "./view/plot.js";
+import { page } from "./view/page.js";
+import { bits } from "./data/text.js";
+import { number } from "./data/json.js";
+
+const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+const wishesLight = matchMedia("(prefers-color-scheme: light)");
+const chosenTheme = () => localStorage.getItem("floatscope.theme");
+
+const store = createStore(
+  initialState({
+    route: parseRoute(location.hash),
+    width: innerWidth,
+    language: languageFrom(localStorage.getItem("floatscope.language"), navigator.languages),
+    theme: themeNow(),
+  }),
+  (flush) => requestAnimationFrame(flush),
+);
+const controller = createController(store);
+
+/** @returns {import("./data/colour.js").Theme} */
+function themeNow() {
+  const chosen = chosenTheme();
+  return chosen === "dark" || chosen === "light" ? chosen : wishesLight.matches ? "light" : "dark";
+}
+
+const actions = {
+  ...controller,
+  /** @param {import("./data/words.js").Language} language */
+  setLanguage(language) {
+    localStorage.setItem("floatscope.language", language);
+    store.set({ language });
+  },
+  /** @param {import("./data/colour.js").Theme} theme */
+  setTheme(theme) {
+    localStorage.setItem("floatscope.theme", theme);
+    store.set({ theme });
+  },
+};
+
+/** @typedef {typeof actions} Actions */
+/** @typedef {{ t: import("./data/words.js").Translate, act: Actions }} Context */
+
+/** @param {import("./state.js").State} state */
+function render(state) {
+  document.documentElement.lang = state.language === "zh" ? "zh-CN" : "en";
+  document.documentElement.dataset["theme"] = state.theme;
+  const run = state.route.page === "run" ? currentRun(state) : null;
+  const headroom = run?.worst ? number(run.worst.headroom) : undefined;
+  document.title = state.route.page === "run" ? `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${state.route.run} \u00b7 Floatscope` : "Floatscope";
+  patch(root, [page(state, { t: translator(state.language), act: actions })]);
+}
+
+store.subscribe(render);
+addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
+addEventListener("resize", () => store.set({ width: innerWidth }));
+addEventListener("online", controller.retry);
+wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
+setInterval(() => store.set({ now: Date.now() }), 1000);
+render(store.get());
+await controller.start();
+// Two frames later the first data has been painted; only then may 4.8 MB of chart library take the thread.
+requestAnimationFrame(() => requestAnimationFrame(() => void whenHeatIsDrawn()));
+
+async function whenHeatIsDrawn() {
+  if (store.get().route.page !== "run" || store.get().heat.status === "loading") {
+    const stop = store.subscribe((state) => {
+      if (state.route.page !== "run" || state.heat.status === "loading" || state.heat.status === "idle") return;
+      stop();
+      requestAnimationFrame(() => void whenHeatIsDrawn());
+    });
+    return;
+  }
+  store.set({ plotly: await loadPlotly() });
+}

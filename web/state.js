@@ -1,0 +1,100 @@
+/** Everything the page shows follows from this one object. */
+
+/** @typedef {import("./api.js").ApiError} ApiError */
+/** @typedef {import("./data/types.js").RunItem} RunItem */
+/** @typedef {import("./data/types.js").RunDetail} RunDetail */
+/** @typedef {import("./data/types.js").DeviceSample} DeviceSample */
+/** @typedef {import("./data/types.js").Session} Session */
+/** @typedef {import("./data/health.js").Alert} Alert */
+/** @typedef {import("./data/grid.js").Grid} Grid */
+/** @typedef {import("./data/series.js").Series} Series */
+/** @typedef {import("./data/histogram.js").HistogramAnswer} HistogramAnswer */
+/**
+ * Data on its way: `data` stays while a newer answer loads.
+ * @template T
+ * @typedef {{ status: "idle" | "loading" | "ready" | "error", data: T | null, error: ApiError | null }} Load
+ */
+/** @typedef {{ histogram: HistogramAnswer, headroom: Grid, absmax: Grid }} LayerData */
+/** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
+/**
+ * @typedef {object} State
+ * @property {import("./data/route.js").Route} route
+ * @property {number} now milliseconds of the wall clock, once a second
+ * @property {number} width of the window
+ * @property {import("./data/words.js").Language} language
+ * @property {import("./data/colour.js").Theme} theme
+ * @property {Session | null} session null: not asked yet
+ * @property {ApiError | null} sessionError
+ * @property {import("./live.js").Link} link
+ * @property {number} skew server's clock minus ours, milliseconds
+ * @property {Load<RunItem[]>} runs
+ * @property {Load<RunDetail>} detail
+ * @property {Load<Alert[]>} alerts
+ * @property {Load<DeviceSample[]>} devices
+ * @property {Load<Map<string, Series>>} series changed in place; `seriesRev` tells
+ * @property {number} seriesRev
+ * @property {Load<Grid>} heat changed in place; `heatRev` tells
+ * @property {number} heatRev
+ * @property {number[]} skipped steps
+ * @property {Load<LayerData>} layer
+ * @property {Cursor | null} cursor under the pointer or the keyboard
+ * @property {ApiError | null} notice what the last action came back with
+ * @property {boolean} plotly whether the chart library is there
+ */
+
+/** @type {{ status: "idle", data: null, error: null }} */
+export const IDLE = { status: "idle", data: null, error: null };
+
+/** @param {Pick<State, "language" | "theme" | "width" | "route">} given @returns {State} */
+export function initialState(given) {
+  return {
+    now: Date.now(),
+    session: null,
+    sessionError: null,
+    link: { status: "off", since: Date.now(), retryAt: null },
+    skew: 0,
+    runs: IDLE,
+    detail: IDLE,
+    alerts: IDLE,
+    devices: IDLE,
+    series: IDLE,
+    seriesRev: 0,
+    heat: IDLE,
+    heatRev: 0,
+    skipped: [],
+    layer: IDLE,
+    cursor: null,
+    notice: null,
+    plotly: false,
+    ...given,
+  };
+}
+
+/** Slots that belong to one run and empty when another is opened. */
+export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: IDLE, heat: IDLE, layer: IDLE, skipped: [], cursor: null, notice: null };
+
+/** @param {State} state @returns {RunItem | null} */
+export function currentRun(state) {
+  return state.runs.data?.find((run) => run.name === state.route.run) ?? null;
+}
+
+/** What the step axis spans. @param {State} state @returns {import("./data/geometry.js").Range | null} null: no step yet */
+export function visibleRange(state) {
+  const { from, to } = state.route;
+  const loss = state.series.data?.values().next().value;
+  const last = Math.max(state.heat.data?.last ?? -1, (currentRun(state)?.steps ?? 0) - 1, (loss?.steps.at(-1) ?? -1) + (loss?.cell ?? 1) - 1);
+  if (to === null && last < 0) return null;
+  const end = to ?? last;
+  return { from: Math.min(from ?? 0, end), to: end };
+}
+
+/** Seconds without a sign of life from a run that is said to be live, else null. @param {State} state @param {RunItem} run */
+export function silentSeconds(state, run) {
+  if (run.state !== "live" || run.heartbeat_at === null) return null;
+  const silent = (state.now + state.skew - Date.parse(run.heartbeat_at)) / 1000;
+  return silent > SILENT_S ? silent : null;
+}
+
+/** The agent's heartbeat comes every 10 s: one may be late, two are missing. */
+const SILENT_S = 25;
+

@@ -1,0 +1,89 @@
+/** One layer: what it is, how far from the limit it was, and where in its formats its values lay. */
+
+import { formats } from "../data/formats.js";
+import { count } from "../data/text.js";
+import { visibleRange } from "../state.js";
+import { alertItem } from "./alerts.js";
+import { h } from "./dom.js";
+import { createHistogram } from "./histogram.js";
+import { formatChip } from "./marks.js";
+import { pendingNote } from "./notes.js";
+
+/** @typedef {import("../state.js").State} State */
+/** @typedef {import("../main.js").Context} Context */
+
+/** @param {State} state @param {Context} context */
+export function drawer(state, context) {
+  const { t, act } = context;
+  const { route } = state;
+  const name = route.layer ?? "";
+  const close = () => {
+    act.navigate({ layer: null });
+    /** @type {HTMLElement | null} */ (document.querySelector(".heat-map"))?.focus();
+  };
+  const info = state.detail.data?.layers.find((layer) => layer.name === name);
+  const own = (state.alerts.data ?? []).filter((alert) => alert.layer === name);
+  return h(
+    "aside",
+    {
+      class: "drawer",
+      key: `drawer ${name}`,
+      "aria-labelledby": "drawer-title",
+      onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && close(),
+      island: undefined,
+    },
+    h("div", { class: "drawer-head" }, h("h2", { id: "drawer-title" }, name), h("button", { type: "button", class: "plain", onclick: close, island: { create: takeFocus, data: t("drawer.close") } })),
+    info
+      ? h(
+          "dl",
+          { class: "facts" },
+          h("div", null, h("dt", null, t("drawer.module")), h("dd", null, info.module_type ?? "\u2014")),
+          h("div", null, h("dt", null, t("drawer.parameters")), h("dd", null, count(info.parameters))),
+          (info.operands ?? []).map((operand) =>
+            h(
+              "div",
+              { class: operand.kind === route.kind ? "current" : "" },
+              h("dt", null, h("a", { href: act.link({ kind: operand.kind }) }, t(`kind.${operand.kind}`))),
+              h("dd", null, formatChip(operand.format), ` ${t(`role.${operand.role}`)}`, operand.scaling === "none" ? "" : ` \u00b7 ${t(`scaling.${operand.scaling}`)}`),
+            ),
+          ),
+        )
+      : null,
+    h("h3", null, t("drawer.histogram", { kind: t(`kind.${route.kind}`) })),
+    picture(state, context),
+    h("h3", null, t("alerts.title")),
+    own.length === 0 ? h("p", { class: "quiet" }, t("drawer.no_alerts")) : h("ol", { class: "alert-list" }, own.map((alert) => alertItem(alert, state, context))),
+  );
+}
+
+/** The button takes the focus as the drawer opens. @param {HTMLElement} element @returns {import("./dom.js").Island} */
+function takeFocus(element) {
+  requestAnimationFrame(() => element.focus());
+  return { update: (text) => (element.textContent = text) };
+}
+
+/** @param {State} state @param {Context} context */
+function picture(state, context) {
+  const { t } = context;
+  const { data } = state.layer;
+  const note = pendingNote(context, state.layer, t("what.histogram"));
+  if (note || data === null) return note;
+  const range = visibleRange(state);
+  if (range === null || data.histogram.columns.length === 0) return h("p", { class: "note thin" }, t("drawer.no_histogram"));
+  const format = formats.get(data.headroom.meta.layers[0]?.format ?? "") ?? null;
+  return [
+    h("div", {
+      class: "histogram",
+      role: "img",
+      "aria-label": t("drawer.histogram_label", { layer: state.route.layer ?? "", format: format?.name ?? "\u2014" }),
+      island: {
+        create: createHistogram,
+        data: {
+          layer: data, format, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step,
+          words: { limit: t("hist.limit"), normal: t("hist.normal"), zero: t("hist.zero"), axis: t("hist.axis"), step: t("axis.step"), scale: t("hist.scale") },
+        },
+      },
+    }),
+    h("p", { class: "muted" }, t("hist.how")),
+  ];
+}

@@ -1,0 +1,119 @@
+/** Pointer and keyboard on the heat map: point, drag to zoom, open a layer. */
+
+/** @typedef {import("../state.js").Cursor} Cursor */
+/**
+ * @typedef {object} Target
+ * @property {() => import("./heat-canvas.js").HeatData | null} data
+ * @property {(x: number, y: number) => Cursor} cellAt
+ * @property {(x: number) => boolean} inPlot
+ * @property {(drag: { from: number, to: number } | null) => void} setDrag
+ */
+
+/** Fewer pixels are a click with an unsteady hand. */
+const DRAG_PX = 6;
+
+/** @param {HTMLElement} element @param {Target} target @returns {() => void} undo */
+export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
+  /** @type {{ x: number, step: number } | null} */
+  let pressed = null;
+
+  const at = (/** @type {PointerEvent | MouseEvent} */ event) => {
+    const box = element.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+
+  const listeners = {
+    /** @param {PointerEvent} event */
+    pointerdown(event) {
+      const { x, y } = at(event);
+      if (event.button !== 0 || event.pointerType === "touch" || !inPlot(x)) return;
+      pressed = { x, step: cellAt(x, y).step };
+      element.setPointerCapture(event.pointerId);
+    },
+    /** @param {PointerEvent} event */
+    pointermove(event) {
+      const now = data();
+      if (!now) return;
+      const { x, y } = at(event);
+      const cell = cellAt(x, y);
+      if (pressed && Math.abs(x - pressed.x) >= DRAG_PX) setDrag({ from: pressed.step, to: cell.step });
+      now.act.point(inPlot(x) || pressed ? cell : null);
+    },
+    /** @param {PointerEvent} event */
+    pointerup(event) {
+      const now = data();
+      const { x, y } = at(event);
+      const start = pressed;
+      pressed = null;
+      setDrag(null);
+      if (!now) return;
+      const cell = cellAt(x, y);
+      if (event.pointerType === "touch") return now.act.point(cell);
+      if (!start) return;
+      if (Math.abs(x - start.x) < DRAG_PX) open(cell);
+      else now.act.navigate({ from: Math.min(start.step, cell.step), to: Math.max(start.step, cell.step) });
+    },
+    /** @param {PointerEvent} event */
+    pointerleave(event) {
+      if (event.pointerType !== "touch" && document.activeElement !== element) data()?.act.point(null);
+    },
+    dblclick: () => data()?.act.navigate({ from: null, to: null }),
+    blur: () => data()?.act.point(null),
+    /** @param {KeyboardEvent} event */
+    keydown(event) {
+      const now = data();
+      if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
+      const { grid, range, cursor, act } = now;
+      const rows = grid.meta.layers.length;
+      const from = cursor && cursor.row >= 0 ? cursor : { step: range.to, row: 0 };
+      const move = (/** @type {number} */ steps, /** @type {number} */ down) =>
+        act.point({
+          step: Math.min(range.to, Math.max(range.from, from.step + steps)),
+          row: Math.min(rows - 1, Math.max(0, from.row + down)),
+        });
+      const stride = event.shiftKey ? 10 : 1;
+      /** @type {Record<string, () => void>} */
+      const keys = {
+        ArrowLeft: () => move(-grid.cell * stride, 0),
+        ArrowRight: () => move(grid.cell * stride, 0),
+        ArrowUp: () => move(0, -stride),
+        ArrowDown: () => move(0, stride),
+        Home: () => act.point({ step: range.from, row: from.row }),
+        End: () => act.point({ step: range.to, row: from.row }),
+        Enter: () => open(from),
+        "+": () => zoom(from.step, 0.5),
+        "=": () => zoom(from.step, 0.5),
+        "-": () => zoom(from.step, 2),
+        0: () => act.navigate({ from: null, to: null }),
+        Escape: () => act.point(null),
+      };
+      const action = keys[event.key];
+      if (!action) return;
+      event.preventDefault();
+      action();
+    },
+  };
+
+  /** @param {Cursor} cell */
+  function open(cell) {
+    const now = data();
+    const layer = now?.grid.meta.layers[cell.row];
+    if (now && layer) now.act.navigate({ layer: layer.name, step: cell.step });
+  }
+
+  /** @param {number} centre @param {number} factor */
+  function zoom(centre, factor) {
+    const now = data();
+    if (!now) return;
+    const { range, act } = now;
+    const half = Math.max(4, ((range.to - range.from) * factor) / 2);
+    const from = Math.max(0, Math.round(centre - half));
+    const to = Math.round(centre + half);
+    act.navigate(to >= now.grid.last && from === 0 ? { from: null, to: null } : { from, to });
+  }
+
+  for (const [name, listener] of Object.entries(listeners)) element.addEventListener(name, /** @type {EventListener} */ (listener));
+  return () => {
+    for (const [name, listener] of Object.entries(listeners)) element.removeEventListener(name, /** @type {EventListener} */ (listener));
+  };
+}

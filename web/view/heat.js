@@ -1,0 +1,113 @@
+/** The heat map with its selectors, legend and read-out. */
+
+import { formats } from "../data/formats.js";
+import { PHONE } from "../data/geometry.js";
+import { columnOf, valueAt } from "../data/grid.js";
+import { KINDS } from "../data/route.js";
+import { METRICS, MISSING, NONFINITE, OVER, classify, scaleFor } from "../data/scale.js";
+import { count, figure, metricText } from "../data/text.js";
+import { h } from "./dom.js";
+import { createHeat } from "./heat-canvas.js";
+import { legend } from "./legend.js";
+import { formatChip } from "./marks.js";
+import { empty, failure, pendingNote } from "./notes.js";
+
+/** @typedef {import("../state.js").State} State */
+/** @typedef {import("../main.js").Context} Context */
+/** @typedef {import("../data/grid.js").Grid} Grid */
+
+/** @type {{ grid: Grid | null, rev: number, scale: import("../data/scale.js").Scale }} */
+let held = { grid: null, rev: -1, scale: scaleFor("headroom", []) };
+
+/** The scale of a grid, looked for once a revision. @param {Grid} grid @param {number} rev */
+function scaleOf(grid, rev) {
+  if (held.grid !== grid || held.rev !== rev) held = { grid, rev, scale: scaleFor(grid.meta.metric, grid.values) };
+  return held.scale;
+}
+
+/** @param {State} state @param {import("../data/geometry.js").Range} range @param {Context} context */
+export function heat(state, range, context) {
+  const { t, act } = context;
+  const { data: grid, error } = state.heat;
+  const note = pendingNote(context, state.heat, t("what.heat"));
+  const scale = grid ? scaleOf(grid, state.heatRev) : null;
+  const { route } = state;
+  return h(
+    "section",
+    { class: "heat", "aria-labelledby": "heat-title" },
+    h(
+      "div",
+      { class: "heat-bar" },
+      h("h2", { id: "heat-title" }, t("heat.title")),
+      select(t("heat.metric"), route.metric, Object.keys(METRICS).map((name) => [name, t(`metric.${name}`)]), (metric) => act.navigate({ metric })),
+      select(t("heat.kind"), route.kind, KINDS.map((name) => [name, t(`kind.${name}`)]), (kind) => act.navigate({ kind })),
+      select(t("heat.format"), route.format, [["auto", t("heat.auto")], ...[...formats.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))], (format) => act.navigate({ format })),
+      scale ? legend(state, scale, t) : null,
+    ),
+    error && grid ? failure(context, error) : null,
+    note ??
+      (grid && grid.meta.layers.length > 0 && grid.columns > 0 && scale
+        ? [
+            h("div", {
+              class: "heat-map",
+              tabindex: "0",
+              role: "application",
+              "aria-label": t("heat.label", { layers: count(grid.meta.layers.length), from: count(range.from), to: count(range.to) }),
+              "aria-describedby": "readout",
+              island: {
+                create: createHeat,
+                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: state.alerts.data ?? [], stepWord: t("axis.step"), act },
+              },
+            }),
+            readout(state, grid, scale, context),
+          ]
+        : empty(t("heat.empty", { kind: t(`kind.${route.kind}`) }), t("heat.empty_hint"))),
+  );
+}
+
+/**
+ * @param {string} label @param {string} value @param {readonly (readonly [string, string])[]} options @param {(value: string) => void} choose
+ */
+function select(label, value, options, choose) {
+  return h(
+    "label",
+    { class: "select" },
+    h("span", { class: "label" }, label),
+    h("select", { value, onchange: (/** @type {Event} */ event) => choose(/** @type {HTMLSelectElement} */ (event.currentTarget).value) }, options.map(([key, text]) => h("option", { value: key }, text))),
+  );
+}
+
+/** Everything about the cell under the pointer. @param {State} state @param {Grid} grid @param {import("../data/scale.js").Scale} scale @param {Context} context */
+function readout(state, grid, scale, { t, act }) {
+  const { cursor } = state;
+  const layer = cursor ? grid.meta.layers[cursor.row] : undefined;
+  if (!cursor || !layer) return h("p", { id: "readout", class: "readout muted" }, t(state.width < PHONE ? "heat.hint_touch" : "heat.hint"));
+  const column = columnOf(grid, cursor.step);
+  const value = valueAt(grid, cursor.row, column);
+  const first = grid.first + column * grid.cell;
+  const last = Math.min(first + grid.cell - 1, Math.max(grid.last, first));
+  const { metric } = grid.meta;
+  const format = layer.format === null ? undefined : formats.get(layer.format);
+  return h(
+    "p",
+    { id: "readout", class: "readout", "aria-live": "polite" },
+    h("strong", { class: "readout-layer" }, layer.name),
+    h("span", null, last > first ? t("step_range", { from: count(first), to: count(last) }) : t("at_step", { step: count(first) })),
+    h("strong", { class: `readout-value class-${value === undefined ? MISSING : classify(scale, value)}` }, metricText(metric, value, t("unit.bits"))),
+    h("span", null, formatChip(layer.format), format ? ` max ${figure(format.max)}` : null),
+    h("span", { class: "meaning" }, meaning(metric, value, scale, t)),
+    h("button", { type: "button", class: "touch", onclick: () => act.navigate({ layer: layer.name }) }, t("heat.open")),
+  );
+}
+
+/** @param {string} metric @param {number | undefined} value @param {import("../data/scale.js").Scale} scale @param {Context["t"]} t */
+function meaning(metric, value, scale, t) {
+  if (value === undefined) return t("meaning.missing");
+  const kind = classify(scale, value);
+  if (kind === NONFINITE) return t("meaning.not_finite");
+  if (kind === OVER) return t("meaning.over", { times: figure(2 ** -value) });
+  if (metric === "headroom" && value === Infinity) return t("meaning.all_zero");
+  if (metric === "headroom" && value < 1) return t("meaning.near", { times: figure(2 ** value) });
+  if (metric === "headroom" && value < 64) return t("meaning.clear", { times: figure(2 ** value) });
+  return t(`meaning.${metric}`);
+}

@@ -1,0 +1,149 @@
+/** The colour scale: the format's limit is a line in it, and what is beyond the limit is hatched here as it is there. */
+
+import { css, palettes } from "../data/colour.js";
+import { columnOf, valueAt } from "../data/grid.js";
+import { formats } from "../data/formats.js";
+import { colour, legendTicks } from "../data/scale.js";
+import { bits, figure, percent, powerOfTwo } from "../data/text.js";
+import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
+import { h } from "./dom.js";
+
+/** @typedef {import("../data/scale.js").Scale} Scale */
+/** @typedef {{ scale: Scale, theme: import("../data/colour.js").Theme, limit: string, value: number | undefined, words: { nonfinite: string, missing: string } }} LegendData */
+
+const HEIGHT = 46;
+
+/** @param {import("../state.js").State} state @param {Scale} scale @param {import("../data/words.js").Translate} t */
+export function legend(state, scale, t) {
+  const { cursor, route } = state;
+  const grid = state.heat.data;
+  const chosen = formats.get(route.format);
+  const limit = scale.kind !== "bits" ? "" : chosen ? t("legend.limit_of", { format: chosen.name, max: figure(chosen.max) }) : t("legend.limit");
+  return h("div", {
+    class: "legend",
+    role: "img",
+    "aria-label": t("legend.label", { metric: t(`metric.${route.metric}`) }),
+    island: {
+      create,
+      data: {
+        scale,
+        theme: state.theme,
+        limit,
+        value: cursor && grid ? valueAt(grid, cursor.row, columnOf(grid, cursor.step)) : undefined,
+        words: { nonfinite: t("legend.nonfinite"), missing: t("legend.missing") },
+      },
+    },
+  });
+}
+
+/** Along the scale, 0 to 1 from left to right, the emphatic end on the right. @param {Scale} scale @param {number} value */
+function along(scale, value) {
+  if (scale.kind === "bits") return (scale.low - Math.min(scale.low, Math.max(-scale.beyond, value))) / (scale.low + scale.beyond);
+  if (scale.kind === "signed") return Math.min(1, Math.max(0, (value + scale.high) / (2 * scale.high)));
+  const x = scale.kind === "count" ? value : Math.log2(value);
+  return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
+}
+
+/** The value at a place along the scale. @param {Scale} scale @param {number} share */
+function valueThere(scale, share) {
+  if (scale.kind === "bits") return scale.low - share * (scale.low + scale.beyond);
+  if (scale.kind === "signed") return (2 * share - 1) * scale.high;
+  const x = scale.low + share * (scale.high - scale.low);
+  return scale.kind === "count" ? x : 2 ** x;
+}
+
+/** @param {Scale} scale @param {number} value */
+function tickText(scale, value) {
+  if (scale.kind === "bits") return value === scale.low ? `${bits(value).replace(".0", "")}+` : bits(value).replace(".0", "");
+  if (scale.kind === "share") return percent(value).replace(".00", "").replace(".0", "");
+  return scale.kind === "log2" ? powerOfTwo(value) : figure(value);
+}
+
+/** @param {HTMLElement} element @returns {import("./dom.js").Island} */
+function create(element) {
+  const canvas = addCanvas(element);
+  /** @type {LegendData | null} */
+  let data = null;
+  const stop = onResize(element, draw);
+
+  function draw() {
+    if (!data) return;
+    const { scale, theme, limit, value, words } = data;
+    const ink = inkOf(theme);
+    const palette = palettes[theme];
+    const width = element.clientWidth;
+    const context = prepare(canvas, width, HEIGHT);
+    const side = 92; // for the two swatches
+    const bar = Math.max(80, width - side - 18);
+    const x = (/** @type {number} */ at) => 6 + along(scale, at) * bar;
+    for (let i = 0; i < bar; i++) {
+      context.fillStyle = css(scale.kind === "count" && i > bar / 2 ? palette.mark : colour(scale, palette, valueThere(scale, (i + 0.5) / bar)));
+      context.fillRect(6 + i, 14, 1, 13);
+    }
+    context.fillStyle = ink.muted;
+    context.strokeStyle = ink.muted;
+    context.textAlign = "center";
+    for (const tick of legendTicks(scale)) {
+      line(context, Math.round(x(tick)) + 0.5, 27, Math.round(x(tick)) + 0.5, 30);
+      context.fillText(tickText(scale, tick), Math.max(9, x(tick)), 37);
+    }
+    if (scale.kind === "bits") {
+      const at = Math.round(x(0)) + 0.5;
+      context.save();
+      context.beginPath();
+      context.rect(at, 14, bar + 6 - at, 13);
+      context.clip();
+      context.strokeStyle = css(palette.hatch);
+      context.lineWidth = 1.4;
+      for (let start = at - 14; start < bar + 20; start += 5) line(context, start, 27, start + 13, 14);
+      context.restore();
+      context.strokeStyle = ink.text;
+      context.lineWidth = 2;
+      line(context, at, 10, at, 30);
+      context.lineWidth = 1;
+      context.fillStyle = ink.text;
+      context.textAlign = "right";
+      context.fillText(limit, Math.min(bar + 6, at + 34), 5);
+    }
+    if (value !== undefined) {
+      const at = x(Number.isNaN(value) ? Infinity : value);
+      context.fillStyle = ink.text;
+      context.beginPath();
+      context.moveTo(at - 4, 9);
+      context.lineTo(at + 4, 9);
+      context.lineTo(at, 15);
+      context.fill();
+    }
+    swatches(context, ink, palette, bar + 20, words);
+  }
+
+  return {
+    update(next) {
+      data = next;
+      draw();
+    },
+    destroy: stop,
+  };
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context @param {import("./canvas.js").Ink} ink @param {import("../data/colour.js").Palette} palette
+ * @param {number} x @param {LegendData["words"]} words
+ */
+function swatches(context, ink, palette, x, words) {
+  context.fillStyle = css(palette.mark);
+  context.fillRect(x, 6, 11, 11);
+  context.strokeStyle = css(palette.cross);
+  context.lineWidth = 1.6;
+  line(context, x + 2.5, 8.5, x + 8.5, 14.5);
+  line(context, x + 8.5, 8.5, x + 2.5, 14.5);
+  context.lineWidth = 1;
+  context.fillStyle = css(palette.missing);
+  context.strokeStyle = ink.muted;
+  context.fillRect(x, 25, 11, 11);
+  context.strokeRect(x + 0.5, 25.5, 10, 10);
+  context.fillStyle = ink.muted;
+  context.textAlign = "left";
+  context.fillText(words.nonfinite, x + 16, 12);
+  context.fillText(words.missing, x + 16, 31);
+}

@@ -1,0 +1,118 @@
+/** Every layer's headroom at the newest step on one scale, as on the meter of a mixing desk: the limit is the red end. */
+
+import { valueAt } from "../data/grid.js";
+import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
+import { h } from "./dom.js";
+
+const HEIGHT = 74;
+const HIGH = 24;
+const LOW = -4;
+
+/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string }} MeterData */
+
+/** @param {import("../state.js").State} state @param {number | undefined} worst @param {import("../data/words.js").Translate} t */
+export function meter(state, worst, t) {
+  const grid = state.heat.data?.meta.metric === "headroom" ? state.heat.data : null;
+  /** @type {number[]} */
+  const values = [];
+  let peak = Infinity;
+  if (grid) {
+    for (let row = 0; row < grid.meta.layers.length; row++) {
+      const value = valueAt(grid, row, grid.columns - 1);
+      if (value !== undefined) values.push(value);
+    }
+    for (const value of grid.values) if (value < peak) peak = value;
+  }
+  return h("div", {
+    class: "meter",
+    role: "img",
+    "aria-label": t("meter.label", { layers: String(values.length) }),
+    island: { create, data: { values, worst, peak: peak === Infinity ? undefined : peak, theme: state.theme, limit: t("meter.limit"), label: t("meter.all"), peakLabel: t("meter.peak") } },
+  });
+}
+
+/** @param {HTMLElement} element @returns {import("./dom.js").Island} */
+function create(element) {
+  const canvas = addCanvas(element);
+  /** @type {MeterData | null} */
+  let data = null;
+  const stop = onResize(element, draw);
+
+  function draw() {
+    if (!data) return;
+    const { values, worst, peak, theme } = data;
+    const ink = inkOf(theme);
+    const width = element.clientWidth;
+    const context = prepare(canvas, width, HEIGHT);
+    const x = (/** @type {number} */ bits) => 10 + ((HIGH - Math.min(HIGH, Math.max(LOW, bits))) / (HIGH - LOW)) * (width - 24);
+    const limit = Math.round(x(0)) + 0.5;
+    context.fillStyle = ink.panel;
+    context.fillRect(10, 22, width - 24, 26);
+    context.save();
+    context.beginPath();
+    context.rect(limit, 22, x(LOW) - limit, 26);
+    context.clip();
+    context.strokeStyle = ink.critical;
+    context.globalAlpha = 0.55;
+    for (let at = limit - 26; at < x(LOW) + 26; at += 6) line(context, at, 48, at + 26, 22);
+    context.restore();
+    const dense = width > 420;
+    for (let bits = HIGH; bits >= LOW; bits--) {
+      const at = Math.round(x(bits)) + 0.5;
+      const major = bits % 4 === 0;
+      context.strokeStyle = major ? ink.muted : ink.line;
+      line(context, at, 48, at, major ? 55 : 51);
+      if (major && (dense || bits % 8 === 0)) {
+        context.fillStyle = bits <= 0 ? ink.critical : ink.muted;
+        context.textAlign = "center";
+        context.fillText(bits < 0 ? `\u2212${-bits}` : bits === HIGH ? `${bits}+` : String(bits), at, 64);
+      }
+    }
+    context.strokeStyle = ink.trace;
+    context.globalAlpha = Math.max(0.25, Math.min(0.9, 24 / Math.max(1, values.length)));
+    for (const value of values) {
+      const at = Math.round(x(value)) + 0.5;
+      line(context, at, 27, at, 44);
+    }
+    context.globalAlpha = 1;
+    context.strokeStyle = ink.critical;
+    line(context, limit, 16, limit, 56);
+    context.fillStyle = ink.critical;
+    context.textAlign = "right";
+    context.fillText(data.limit, limit - 5, 9);
+    context.fillStyle = ink.muted;
+    context.textAlign = "left";
+    context.fillText(data.label, 10, 9);
+    const after = 10 + context.measureText(data.label).width + 18;
+    if (peak !== undefined && after + context.measureText(data.peakLabel).width + 12 < limit - 50) {
+      context.fillStyle = ink.warning;
+      context.fillRect(after, 4, 3, 11);
+      context.fillStyle = ink.muted;
+      context.fillText(data.peakLabel, after + 8, 9);
+    }
+    if (peak !== undefined) {
+      context.fillStyle = ink.warning;
+      context.fillRect(x(peak) - 1.5, 22, 3, 26);
+    }
+    if (worst !== undefined) {
+      const at = x(Number.isNaN(worst) ? -Infinity : worst);
+      context.strokeStyle = context.fillStyle = ink.text;
+      context.lineWidth = 2;
+      line(context, at, 20, at, 50);
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(at - 5, 14);
+      context.lineTo(at + 5, 14);
+      context.lineTo(at, 21);
+      context.fill();
+    }
+  }
+
+  return {
+    update(next) {
+      data = next;
+      draw();
+    },
+    destroy: stop,
+  };
+}

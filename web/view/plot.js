@@ -1,0 +1,155 @@
+/** A chart: a plain line at once, plotly's as soon as it is there. Charts take turns, so that no frame draws two. */
+
+import { RIGHT, gutterFor, xOf } from "../data/geometry.js";
+import { addCanvas, inkOf, onResize, prepare } from "./canvas.js";
+import { figureOf } from "./figure.js";
+
+/**
+ * @typedef {object} PlotData
+ * @property {import("./charts.js").Chart} chart
+ * @property {import("../data/series.js").Series} series
+ * @property {number} rev
+ * @property {import("../data/geometry.js").Range} range
+ * @property {readonly import("../data/health.js").Alert[]} alerts
+ * @property {readonly number[]} skipped
+ * @property {string} theme
+ * @property {string} language
+ * @property {number} width of the window
+ * @property {number | null} mark step of the cursor
+ * @property {boolean} ready plotly is loaded
+ * @property {{ skipped: string, nonfinite: string, step: string, range: string, title: string }} words
+ * @property {import("../main.js").Actions} act
+ */
+/** @typedef {{ react: (element: HTMLElement, data: unknown[], layout: unknown, config: unknown) => Promise<unknown>, purge: (element: HTMLElement) => void }} Plotly */
+/** @typedef {HTMLElement & { on: (name: string, listener: (event: any) => any) => void }} PlotElement */
+
+/** Between two redraws of charts, for everything else the page does. */
+const TURN_MS = 120;
+
+/**
+ * Plotly writes its rules into style elements, which the page's policy forbids. The marker tells it that style/plot.css
+ * has them; the sheet of its maps, which it adds as the script starts and which has no such switch, lands in a template.
+ * @returns {Promise<boolean>} false when the library cannot be had: the plain lines stay
+ */
+export async function loadPlotly() {
+  const marker = document.createElement("meta");
+  marker.id = "plotly.js-style-global";
+  marker.className = "no-inline-styles";
+  const script = document.createElement("script");
+  script.src = "/static/plotly.min.js";
+  const { createElement } = document;
+  document.createElement = (/** @type {string} */ tag, /** @type {ElementCreationOptions | undefined} */ options) =>
+    createElement.call(document, tag === "style" ? "template" : tag, options);
+  try {
+    return await new Promise((resolve) => {
+      script.onload = () => resolve(true);
+      script.onerror = () => resolve(false);
+      document.head.append(marker, script);
+    });
+  } finally {
+    document.createElement = createElement;
+  }
+}
+
+/** @type {Set<() => void>} */
+const waiting = new Set();
+let turning = false;
+
+/** @param {() => void} draw */
+function takeTurn(draw) {
+  waiting.add(draw);
+  if (turning) return;
+  turning = true;
+  setTimeout(turn, 0);
+}
+
+function turn() {
+  const [next] = waiting;
+  turning = waiting.size > 1;
+  if (turning) setTimeout(turn, TURN_MS);
+  if (!next) return;
+  waiting.delete(next);
+  next();
+}
+
+/** @param {HTMLElement} element @returns {import("./dom.js").Island} */
+export function createPlot(element) {
+  const host = document.createElement("div");
+  const cursor = document.createElement("div");
+  cursor.className = "cursor";
+  element.append(host, cursor);
+  const canvas = addCanvas(host);
+  /** @type {PlotData | null} */
+  let data = null;
+  /** @type {unknown[]} */
+  let drawn = [];
+  /** @type {PlotElement | null} */
+  let plot = null;
+  const stop = onResize(element, () => {
+    drawn = [];
+    draw();
+  });
+
+  function draw() {
+    if (!data) return;
+    const { series, rev, range, alerts, skipped, theme, width, ready, language } = data;
+    const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), skipped.length, theme, width, ready, language];
+    placeCursor();
+    if (!inputs.some((input, i) => input !== drawn[i])) return;
+    drawn = inputs;
+    if (ready) takeTurn(drawFigure);
+    else drawLine();
+  }
+
+  function placeCursor() {
+    const { range, mark, width } = /** @type {PlotData} */ (data);
+    const shown = mark !== null && mark >= range.from && mark <= range.to;
+    cursor.hidden = !shown;
+    if (shown) cursor.style.transform = `translateX(${Math.round(xOf(mark + 0.5, range, gutterFor(width), element.clientWidth))}px)`;
+  }
+
+  function drawLine() {
+    const { chart, series, range, theme, width } = /** @type {PlotData} */ (data);
+    const context = prepare(canvas, element.clientWidth, chart.height);
+    const y = (/** @type {number} */ value) => (chart.axis === "linear" ? value : Math.log2(value));
+    const seen = series.values.map(y).filter(Number.isFinite);
+    const [low, high] = [Math.min(...seen), Math.max(...seen)];
+    context.strokeStyle = inkOf(theme).trace;
+    context.beginPath();
+    series.steps.forEach((step, i) => {
+      const at = y(series.values[i] ?? NaN);
+      if (Number.isFinite(at)) context.lineTo(xOf(step + series.cell / 2, range, gutterFor(width), element.clientWidth), 10 + (1 - (at - low) / (high - low || 1)) * (chart.height - 38));
+    });
+    context.stroke();
+  }
+
+  function drawFigure() {
+    if (!data || !element.isConnected) return;
+    const plotly = /** @type {{ Plotly: Plotly }} */ (/** @type {unknown} */ (window)).Plotly;
+    const { traces, layout } = figureOf(data, inkOf(data.theme), { left: gutterFor(data.width), right: RIGHT, width: element.clientWidth });
+    canvas.remove();
+    void plotly.react(host, traces, layout, { displayModeBar: false, doubleClick: false, showTips: false });
+    if (plot) return;
+    plot = /** @type {PlotElement} */ (/** @type {HTMLElement} */ (host));
+    plot.on("plotly_hover", (event) => data?.act.point({ step: Math.round(event.xvals?.[0] ?? event.points[0].x), row: -1 }));
+    plot.on("plotly_unhover", () => data?.act.point(null));
+    plot.on("plotly_doubleclick", () => data?.act.navigate({ from: null, to: null }));
+    plot.on("plotly_relayout", (event) => {
+      const [from, to] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+      if (from === undefined || to === undefined) return;
+      data?.act.navigate({ from: Math.max(0, Math.round(from)), to: Math.max(0, Math.round(to)) });
+    });
+  }
+
+  return {
+    update(next) {
+      data = next;
+      draw();
+    },
+    destroy() {
+      stop();
+      waiting.delete(drawFigure);
+      if (plot) /** @type {{ Plotly: Plotly }} */ (/** @type {unknown} */ (window)).Plotly.purge(host);
+    },
+  };
+}

@@ -1,0 +1,116 @@
+/** The list of runs: one line each, the worst headroom before everything else. */
+
+import { number, numbers } from "../data/json.js";
+import { bits, clock, count, duration, figure, tail } from "../data/text.js";
+import { silentSeconds } from "../state.js";
+import { h } from "./dom.js";
+import { severityMark, sparkline } from "./marks.js";
+import { empty, failure, pendingNote } from "./notes.js";
+
+/** @typedef {import("../state.js").State} State */
+/** @typedef {import("../data/types.js").RunItem} RunItem */
+/** @typedef {import("../main.js").Context} Context */
+
+/** @type {Record<string, (a: RunItem, b: RunItem) => number>} */
+const ORDER = {
+  started: (a, b) => Date.parse(b.started_at ?? "1970") - Date.parse(a.started_at ?? "1970"),
+  name: (a, b) => a.name.localeCompare(b.name),
+  step: (a, b) => b.steps - a.steps,
+  headroom: (a, b) => bitsLeft(a) - bitsLeft(b),
+  alerts: (a, b) => gravity(b) - gravity(a),
+};
+
+/** @param {RunItem} run */
+const bitsLeft = (run) => number(run.worst?.headroom) ?? Infinity;
+/** @param {RunItem} run */
+const gravity = ({ alerts }) => alerts.critical * 1e6 + alerts.warning * 1e3 + alerts.info;
+
+/** @param {State} state @param {Context} context */
+export function runsPage(state, context) {
+  const { t, act } = context;
+  const { data, error } = state.runs;
+  const note = pendingNote(context, state.runs, t("what.runs"));
+  if (note || data === null) return h("section", { class: "runs" }, note);
+  const sorted = [...data].sort(ORDER[state.route.sort]);
+  const live = data.filter((run) => run.state === "live").length;
+  const critical = data.reduce((sum, run) => sum + run.alerts.critical, 0);
+  const column = (/** @type {string} */ key, /** @type {string} */ className) =>
+    h(
+      "th",
+      { scope: "col", class: className, "aria-sort": state.route.sort === key ? (key === "name" || key === "headroom" ? "ascending" : "descending") : undefined },
+      h("button", { type: "button", class: "sort", onclick: () => act.navigate({ sort: key }) }, t(`runs.${key}`)),
+    );
+  return h(
+    "section",
+    { class: "runs" },
+    h("h1", { class: "summary" }, t("runs.summary", { runs: count(data.length), live: count(live), critical: count(critical) })),
+    error ? failure(context, error) : null,
+    data.length === 0
+      ? empty(t("runs.empty"), t("runs.empty_hint"), h("code", null, "scope = floatscope.watch(model, optimizer)"))
+      : h(
+          "table",
+          { class: "table" },
+          h(
+            "thead",
+            null,
+            h(
+              "tr",
+              null,
+              column("name", ""),
+              column("headroom", "figure"),
+              h("th", { scope: "col", class: "wide" }, t("runs.layer")),
+              column("alerts", ""),
+              column("step", "figure"),
+              h("th", { scope: "col", class: "figure" }, t("runs.loss")),
+              h("th", { scope: "col", class: "wide" }, t("runs.trend")),
+              column("started", "wide"),
+              h("th", { scope: "col", class: "figure wide" }, t("runs.duration")),
+            ),
+          ),
+          h("tbody", null, sorted.map((run) => row(run, state, context))),
+        ),
+  );
+}
+
+/** @param {RunItem} run @param {State} state @param {Context} context */
+function row(run, state, { t, act }) {
+  const headroom = number(run.worst?.headroom);
+  const loss = number(run.last.loss);
+  const started = run.started_at === null ? null : Date.parse(run.started_at);
+  const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
+  const silent = silentSeconds(state, run);
+  return h(
+    "tr",
+    { key: run.name, class: `state-${run.state}` },
+    h(
+      "th",
+      { scope: "row" },
+      h("a", { href: act.link({ page: "run", run: run.name }) }, run.name),
+      h("span", { class: `runstate state-${silent === null ? run.state : "stale"}` }, silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) })),
+    ),
+    h("td", { class: `figure headroom ${grade(headroom)}` }, bits(headroom), h("span", { class: "unit" }, headroom === undefined ? "" : ` ${t("unit.bits")}`)),
+    h("td", { class: "layer wide", title: run.worst?.layer }, run.worst ? tail(run.worst.layer, 32) : "\u2014"),
+    h("td", null, alertCounts(run.alerts, t)),
+    h("td", { class: "figure" }, count(run.steps)),
+    h("td", { class: "figure" }, figure(loss)),
+    h("td", { class: "wide" }, sparkline(numbers(run.sparkline), 132, 24)),
+    h("td", { class: "wide" }, started === null ? "\u2014" : clock(started, state.now)),
+    h("td", { class: "figure wide" }, started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000)),
+  );
+}
+
+/** How near the limit: a word for style sheets. @param {number | undefined} headroom */
+export function grade(headroom) {
+  if (headroom === undefined) return "";
+  return headroom < 0 || Number.isNaN(headroom) ? "over" : headroom < 1 ? "near" : "clear";
+}
+
+/** @param {RunItem["alerts"]} alerts @param {Context["t"]} t */
+export function alertCounts(alerts, t) {
+  const severities = /** @type {const} */ (["critical", "warning", "info"]);
+  const some = severities.filter((severity) => alerts[severity] > 0);
+  if (some.length === 0) return h("span", { class: "muted" }, t("alerts.none_open"));
+  return some.map((severity) =>
+    h("span", { class: `tally ${severity}`, title: t(`severity.${severity}`) }, severityMark(severity), alerts[severity], h("span", { class: "sr" }, t(`severity.${severity}`))),
+  );
+}

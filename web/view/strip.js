@@ -1,0 +1,40 @@
+/** The health strip: one lane for each family of rules, on the axis of all the other traces. */
+
+import { PHONE, RIGHT } from "../data/geometry.js";
+import { lanes } from "../data/health.js";
+import { count } from "../data/text.js";
+import { h } from "./dom.js";
+import { severityMark } from "./marks.js";
+
+/** @param {import("../state.js").State} state @param {import("../data/geometry.js").Range} range @param {import("../main.js").Context} context */
+export function strip(state, range, { t, act }) {
+  const span = range.to + 1 - range.from;
+  const share = (/** @type {number} */ step) => Math.min(1, Math.max(0, (step - range.from) / span));
+  return h(
+    "section",
+    { class: "strip", "aria-label": t("strip.title"), style: { "--right": `${RIGHT}px` } },
+    lanes(state.alerts.data ?? []).map((lane) => {
+      const visible = lane.stretches.filter(({ from, to }) => to >= range.from && from <= range.to);
+      return h(
+        "div",
+        { class: "lane", key: lane.family },
+        h("span", { class: `lane-name${lane.worst ? ` ${lane.worst}` : ""}` }, lane.worst ? severityMark(lane.worst) : h("span", { class: "ok", "aria-hidden": "true" }), h("span", { class: "lane-word" }, t(state.width < PHONE ? `short.${lane.family}` : `family.${lane.family}`)), h("span", { class: "sr" }, lane.worst ? t(`severity.${lane.worst}`) : t("strip.ok"))),
+        h(
+          "span",
+          { class: "lane-track" },
+          visible.map((stretch) => {
+            const title = `${t(`family.${lane.family}`)} \u00b7 ${t(`severity.${stretch.severity}`)} \u00b7 ${t("step_range", { from: count(stretch.from), to: count(stretch.to) })}`;
+            return h("button", {
+              type: "button",
+              class: `stretch ${stretch.severity}`,
+              title,
+              "aria-label": title,
+              style: { left: `${share(stretch.from) * 100}%`, width: `${(share(stretch.to + 1) - share(stretch.from)) * 100}%` },
+              onclick: () => act.navigate({ step: stretch.from }),
+            });
+          }),
+        ),
+      );
+    }),
+  );
+}
