@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     scaler = torch.amp.GradScaler("cpu")
     data = batches(corpus(), batch=8, context=model.context, seed=options.seed)
 
-    scope = floatscope.watch(model, optimizer, scaler=scaler, run=options.run, server=options.server)
+    # The limits move within a few steps here, and the model is small: look at every tensor in every step.
+    every_step = {"activations_every": 1, "weights_every": 1}
+    scope = floatscope.watch(model, optimizer, scaler=scaler, run=options.run, server=options.server, **every_step)
     for step in range(options.steps):
         if asked_to_stop or time.monotonic() >= deadline:
             break
