@@ -121,8 +121,8 @@ orchestrate.run(plan, print, print)
 
 def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
-    child = processes.start(["-c", stubborn], log)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
+    child = processes.start(["-c", f"{deaf}; time.sleep(600)"], log)
     assert processes.wait_for_line(child, log, "ready", timeout_s=30) == ""
     processes.stop([child], grace_s=0.2)
     assert child.returncode == -signal.SIGKILL

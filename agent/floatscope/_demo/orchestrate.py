@@ -7,9 +7,9 @@ import queue
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -40,8 +40,8 @@ class Plan:
     data: Path
     port: int
     seconds: float | None
-    server: Sequence[str] = ()
-    trainings: dict[str, Sequence[str]] = field(default_factory=dict)
+    server: Sequence[str]
+    trainings: Mapping[str, Sequence[str]]
     """Run name to command, to which ``--server ADDRESS`` is added."""
 
     @classmethod
