@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", default="demo")
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="hot")
     parser.add_argument("--server", help="address of the server; default: FLOATSCOPE_SERVER or http://127.0.0.1:6160")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for an AMD or NVIDIA card (default: cpu)")
     parser.add_argument("--steps", type=int, default=sys.maxsize)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=0)
@@ -46,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
-    model = GPT()
+    with torch.device(options.device):
+        model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler(options.device)
     data = batches(corpus(), batch=8, context=model.context, seed=options.seed)
 
     # The limits move within a few steps here, and the model is small: look at every tensor in every step.
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rate = learning_rate(options.schedule, step)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        tokens, targets = next(data)
+        tokens, targets = (tensor.to(options.device) for tensor in next(data))
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
