@@ -73,7 +73,7 @@ def run(plan: Plan, say: Callable[[str], None], on_address: Callable[[str], None
         receiver = Receiver()
         receiver.start()
         cleanup.callback(receiver.stop)
-        api.post("/api/v1/endpoints", {"url": receiver.url, "secret": receiver.secret})
+        api.post("/api/v1/endpoints", {"url": receiver.url, "secret": receiver.secret, "min_severity": "info"})
         trainings: dict[str, subprocess.Popen[bytes]] = {}
         cleanup.callback(lambda: processes.stop(trainings.values()))
         for name, command in plan.trainings.items():

@@ -8,6 +8,7 @@ import queue
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -52,13 +53,12 @@ class Receiver:
         self._thread.join()
         self._server.server_close()
 
-    def take(self, body: bytes, headers: dict[str, str]) -> bool:
+    def take(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Judge one delivery (header names in lower case); whether its signature is valid."""
-        identity = headers.get("webhook-id", "without-id")
         try:
-            verify(self.secret, body, headers, time.time())
+            identity = verify(self.secret, headers, body, now=time.time())
         except SignatureError:
-            self.received.put(Webhook(id=identity, valid=False))
+            self.received.put(Webhook(id=headers.get("webhook-id", "without-id"), valid=False))
             return False
         self.received.put(Webhook(id=identity, valid=True, alert=_alert_of(body)))
         return True
@@ -80,7 +80,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
                 return
             body = self.rfile.read(length)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            self.send_response(204 if receiver.take(body, headers) else 400)
+            self.send_response(204 if receiver.take(headers, body) else 400)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -54,27 +54,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = batches(corpus(), batch=8, context=model.context, seed=options.seed)
 
     # The limits move within a few steps here, and the model is small: look at every tensor in every step.
-    every_step = {"activations_every": 1, "weights_every": 1}
-    scope = floatscope.watch(model, optimizer, scaler=scaler, run=options.run, server=options.server, **every_step)
-    for step in range(options.steps):
-        if asked_to_stop or time.monotonic() >= deadline:
-            break
-        rate = learning_rate(options.schedule, step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        tokens, targets = (tensor.to(options.device) for tensor in next(data))
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        scope.step(loss=loss)
-        roll_scales(model)
-        if step % 10 == 0:
-            log.info("step %d  lr %.2e  loss %.4f  loss scale %g", step, rate, loss.item(), scaler.get_scale())
-    scope.close()
+    with floatscope.watch(
+        model,
+        optimizer,
+        scaler=scaler,
+        run=options.run,
+        server=options.server,
+        activations_every=1,
+        weights_every=1,
+    ) as scope:
+        for step in range(options.steps):
+            if asked_to_stop or time.monotonic() >= deadline:
+                break
+            rate = learning_rate(options.schedule, step)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            tokens, targets = (tensor.to(options.device) for tensor in next(data))
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scope.step(loss=loss)
+            roll_scales(model)
+            if step % 10 == 0:
+                log.info("step %d  lr %.2e  loss %.4f  loss scale %g", step, rate, loss.item(), scaler.get_scale())
     return 0
 
 
