@@ -364,3 +364,15 @@ def test_unusable_address(url: str, says: str) -> None:
 def test_unusable_configuration() -> None:
     with pytest.raises(ValueError, match="config: give plain"):
         Sender(wire.Identity(run="r", writer="0" * 32), "http://h", config={"model": object()})
+
+
+def test_goodbye_is_said_though_the_connection_breaks_before_it(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    sender = sender_to(server.url)
+    sender.put(step(0))
+    until(lambda: sender.stats().acknowledged == 1)
+    server.stop()
+    server.start()
+    sender.close("finished")
+    until(lambda: wire.Bye(seq=1, reason="finished") in server.seen)
