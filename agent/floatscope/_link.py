@@ -92,7 +92,9 @@ class Link:
             end = self._attempt()
             if isinstance(end, wire.Refused) and not end.retryable:
                 return end
-            if isinstance(end, wire.Bye) or (self._duties.farewell() is not None and self._outbox.empty()):
+            if isinstance(end, wire.Bye):
+                return None
+            if self._unreachable and self._duties.farewell() is not None and self._outbox.empty():
                 return None
             # A server that accepts connections and takes nothing is not back yet.
             if self._outbox.counts().acknowledged > before:
@@ -120,8 +122,10 @@ class Link:
                     hint="give a token that may ingest",
                 )
             self._warn(f"it answered HTTP {status}")
-        except (OSError, WebSocketException, wire.WireError) as error:
+        except (OSError, WebSocketException, wire.WireError, RuntimeError) as error:
             # A connection that worked and broke is tried again in silence; one that cannot be had is news.
+            # RuntimeError: each connection needs a thread, and the process may be at its limit or (from Python 3.12
+            # on) in its exit functions.
             if self._connection is None:
                 self._warn(str(error) or type(error).__name__)
         finally:

@@ -63,11 +63,15 @@ class PendingQueue:
     def take(self) -> PendingRecord | None:
         """The oldest record, once its numbers have arrived; None while there is none or it is not ready."""
         with self._lock:
-            if not self._records or not self._records[0].ready():
+            oldest = self._records[0] if self._records else None
+        # Asking the device may take a driver's lock; ``put`` must not wait for that.
+        if oldest is None or not oldest.ready():
+            return None
+        with self._lock:
+            if not self._records or self._records[0] is not oldest:
                 return None
-            record = self._records.popleft()
-            self._bytes -= record.nbytes
-            return record
+            self._bytes -= oldest.nbytes
+            return self._records.popleft()
 
     def clear(self) -> int:
         """Throw everything away and return how many records that were, those dropped before included."""

@@ -34,8 +34,11 @@ logger = logging.getLogger("floatscope")
 
 _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
-_WAKE_AT_BYTES = wire.MAX_BLOCK_BYTES
+_WAKE_AT_SHARE = 0.25
+"""Of ``Limits.pending_bytes``: a queue this full is packed at once. Waking costs the training thread some 15 us."""
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
+_RECORDS_PER_TURN = 16
+"""Small records resolved before the interpreter is offered to the training thread: about 0.2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,7 @@ class Sender:
         delays: Callable[[], Iterator[float]] | None = None,
     ) -> None:
         self._limits = limits or Limits()
+        self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
         self._devices = devices
         self._queue, self._outbox = self._empty_queues()
@@ -166,7 +170,7 @@ class Sender:
         if self._failure is not None or self._closed:
             self._put_too_late += 1
             return
-        if self._queue.put(record) >= _WAKE_AT_BYTES and not self._wake.is_set():
+        if self._queue.put(record) >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
     def close(self, reason: str) -> None:
@@ -261,7 +265,8 @@ class Sender:
                 logger.debug("step %d could not be read", pending.step, exc_info=True)
                 self._outbox.append(Loss(first=pending.step, last=pending.step, records=1, reason="unreadable"))
             self._last_step = pending.step
-            time.sleep(0)
+            if len(records) % _RECORDS_PER_TURN == 0:
+                time.sleep(0)
         return records, True
 
     # The sending thread

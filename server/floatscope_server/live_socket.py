@@ -17,7 +17,7 @@ from floatscope_server.query.fields import METRICS
 from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
 
-__all__ = ["router"]
+__all__ = ["LIVE_MESSAGES", "router"]
 
 router = APIRouter()
 
@@ -41,6 +41,8 @@ class _Subscribe(msgspec.Struct, tag="subscribe"):
 class _Unsubscribe(msgspec.Struct, tag="unsubscribe"):
     pass
 
+
+LIVE_MESSAGES = ("subscribe", "unsubscribe")
 
 _decoder = msgspec.json.Decoder(_Subscribe | _Unsubscribe)
 

@@ -109,7 +109,7 @@ def _pool_slowly(cell: npt.NDArray[np.float32], worst: str) -> np.float32:
     return np.float32(min(numbers) if worst == "min" else max(numbers))
 
 
-def _same(a: np.float32, b: np.float32) -> bool:
+def _same(a: npt.ArrayLike, b: npt.ArrayLike) -> bool:
     pair = np.array([a, b], np.float32)
     missing = is_missing(pair)
     return bool(missing[0] == missing[1]) and bool(pair[0] == pair[1] or np.isnan(pair).all())

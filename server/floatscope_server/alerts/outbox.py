@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import Counter
@@ -72,10 +73,12 @@ class Outbox:
         self._tries: set[asyncio.Task[None]] = set()
         self._busy: Counter[int] = Counter()
         self._freed = asyncio.Event()
+        self._stopping = False
 
     async def start(self) -> None:
         """Begin to deliver, with what the last run of the server left leased: its outcome is not known, so it is sent
         again. One server at a time holds the store."""
+        self._stopping = False
         self._transport = Transport(self._guard, self._resolver, connections=_AT_ONCE)
         await asyncio.to_thread(self._store.write, self._release)
         self._main = asyncio.create_task(self._run(), name="floatscope-outbox")
@@ -84,8 +87,9 @@ class Outbox:
         """End; what is under way gets a moment, and is sent again at the next start otherwise."""
         if self._main is None or self._transport is None:
             return
-        self._main.cancel()
-        await asyncio.gather(self._main, return_exceptions=True)
+        self._stopping = True
+        self._freed.set()
+        await self._main
         self._main = None
         if self._tries:
             await asyncio.wait(self._tries, timeout=_STOP_S)
@@ -101,9 +105,9 @@ class Outbox:
         )
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             try:
-                while leased := await self._lease():
+                while not self._stopping and (leased := await self._lease()):
                     for delivery in leased:
                         self._busy[delivery.endpoint_id] += 1
                         task = asyncio.create_task(self._deliver(delivery))
@@ -111,11 +115,12 @@ class Outbox:
                         task.add_done_callback(self._tries.discard)
             except Exception:  # noqa: BLE001 - logged
                 _log.exception("the outbox could not be read; trying again")
+            if self._stopping:
+                return
             self._freed.clear()
-            try:
-                await asyncio.wait_for(self._freed.wait(), self._poll_s)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._freed.wait()
 
     async def _lease(self) -> list[_Leased]:
         free = _AT_ONCE - self._busy.total()

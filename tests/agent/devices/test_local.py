@@ -206,3 +206,26 @@ def test_allocator_figures_of_a_cpu_torch_are_none() -> None:
     if torch.cuda.is_available():
         pytest.skip("this process uses a card")
     assert allocator_figures() == []
+
+
+def test_figures_of_a_real_card(until: Until) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a card")
+    devices = LocalDevices(period_s=0.1)
+    devices.start()
+    held = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+    got: list[wire.Device] = []
+
+    def joined() -> bool:
+        got.extend(devices.poll())
+        return bool(got) and got[-1].allocated_bytes is not None
+
+    until(joined)
+    devices.close()
+    one = got[-1]
+    assert one.backend.endswith("+torch"), devices.reason
+    assert one.allocated_bytes is not None
+    assert one.vram_used_bytes is not None
+    assert one.vram_total_bytes is not None
+    assert held.nbytes <= one.allocated_bytes <= one.vram_used_bytes <= one.vram_total_bytes

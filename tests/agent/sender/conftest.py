@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from floatscope import wire
 from floatscope._conversation import Timing
 from floatscope._record import StepRecord, SummaryRows
-from floatscope._sender import Limits, Sender
+from floatscope._sender import DeviceSource, Limits, Sender
 
 
 @dataclass
@@ -289,7 +289,12 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
     senders: list[Sender] = []
 
     def make(
-        url: str, *, limits: Limits | None = None, timing: Timing | None = None, token: str | None = None
+        url: str,
+        *,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        token: str | None = None,
+        devices: DeviceSource | None = None,
     ) -> Sender:
         def delays() -> Iterator[float]:
             while True:
@@ -304,6 +309,7 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
                 limits=limits,
                 timing=timing,
                 delays=delays,
+                devices=devices,
             )
         )
         return senders[-1]

@@ -147,7 +147,8 @@ def test_exit_with_a_dead_server(kind: str) -> None:
     assert "Traceback" not in done.stderr
     # 5 s for the flush; starting Python and importing take the rest.
     assert seconds < 5 + 10
-    assert done.stderr.count("cannot reach a Floatscope server") == 1
+    # The attempt on the black hole may outlast the process.
+    assert done.stderr.count("cannot reach a Floatscope server") in ((1,) if kind == "refused" else (0, 1))
     assert "1000 records could not be delivered" in done.stderr
 
 

@@ -191,6 +191,27 @@ def test_refused_batch_is_quarantined_and_the_rest_goes_on(
     assert_conserved(server, sender.stats())
 
 
+def test_batch_that_the_server_notes_as_lost_is_not_sent_again(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    def judge(batch: wire.Block | wire.Gap) -> wire.Nack | None:
+        if batch.seq == 2:
+            server.last_seq = 2
+            return wire.Nack(seq=2, code="malformed", message="no", expected=3)
+        return None
+
+    server.judge = judge
+    sender = sender_to(server.url)
+    for n in range(4):
+        sender.put(step(n))
+        until(lambda n=n: sender.stats().waiting == 0)
+    sender.close("finished")
+    assert server.steps() == [0, 2, 3]
+    assert server.gaps() == []
+    assert [message.seq for message in server.seen if isinstance(message, wire.Block)] == [1, 2, 3, 4]
+    assert sender.stats().lost == {"refused_malformed": 1}
+
+
 def test_busy_server_is_asked_again_later(server: IngestDouble, sender_to: MakeSender, step: MakeStep) -> None:
     asked: list[int] = []
 
@@ -364,3 +385,15 @@ def test_unusable_address(url: str, says: str) -> None:
 def test_unusable_configuration() -> None:
     with pytest.raises(ValueError, match="config: give plain"):
         Sender(wire.Identity(run="r", writer="0" * 32), "http://h", config={"model": object()})
+
+
+def test_goodbye_is_said_though_the_connection_breaks_before_it(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    sender = sender_to(server.url)
+    sender.put(step(0))
+    until(lambda: sender.stats().acknowledged == 1)
+    server.stop()
+    server.start()
+    sender.close("finished")
+    until(lambda: wire.Bye(seq=1, reason="finished") in server.seen)

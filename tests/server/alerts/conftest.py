@@ -153,7 +153,13 @@ class Feed:
         return answer
 
     def hello(
-        self, *, run: str, rank: int = 0, world: int = 1, attempt: int = 0, layers: Mapping[int, wire.Layer] | None = None
+        self,
+        *,
+        run: str,
+        rank: int = 0,
+        world: int = 1,
+        attempt: int = 0,
+        layers: Mapping[int, wire.Layer] | None = None,
     ) -> str:
         """A new writer."""
         writer = uuid.uuid4().hex
@@ -182,7 +188,6 @@ class Feed:
 
     def bye(self, writer: str) -> None:
         """The training has ended."""
-        self._seqs[writer] += 1
         self._ask(writer, wire.Bye(seq=self._seqs[writer], reason="finished"))
 
 

@@ -1,0 +1,161 @@
+"""Addresses, back-off, what the server is told first, and readings that come without a step."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.sync.server import ServerConnection, serve
+
+from floatscope import wire
+from floatscope._link import backoff_delays, ingest_url
+from floatscope._sender import Sender
+
+if TYPE_CHECKING:
+    from tests.agent.sender.conftest import IngestDouble, Pending
+
+    MakeSender = Callable[..., Sender]
+    MakeStep = Callable[..., Pending]
+    Until = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("http://127.0.0.1:6160", "ws://127.0.0.1:6160/ingest/v1"),
+        ("https://scope.example.org/", "wss://scope.example.org/ingest/v1"),
+        ("https://example.org/tools/scope/", "wss://example.org/tools/scope/ingest/v1"),
+        ("ws://[::1]:6160", "ws://[::1]:6160/ingest/v1"),
+    ],
+)
+def test_address_of_ingest(given: str, asked: str) -> None:
+    assert ingest_url(given) == asked
+
+
+def test_delays_are_uniform_below_a_ceiling_that_doubles_up_to_15_s() -> None:
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert a == 0.0
+            return b
+
+    delays = list(itertools.islice(backoff_delays(Highest()), 9))
+    assert delays == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+    some = list(itertools.islice(backoff_delays(random.Random(1)), 200))
+    assert all(0.0 <= delay <= 15.0 for delay in some)
+    assert min(some[10:]) < 2.0 < 13.0 < max(some[10:])
+
+
+def test_wrong_token_is_said_once_and_not_repeated(
+    sender_to: MakeSender, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[str | None] = []
+
+    def refuse(connection: ServerConnection, request: object) -> object:
+        attempts.append(connection.request.headers.get("Authorization") if connection.request else None)
+        return connection.respond(401, "no")
+
+    def unused(connection: ServerConnection) -> None:
+        raise AssertionError(connection)
+
+    with serve(unused, "127.0.0.1", 0, process_request=refuse) as server:  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        sender = sender_to(url, token="top-secret")
+        until(lambda: sender.stats().failure)
+        server.shutdown()
+        thread.join()
+    assert len(attempts) == 1
+    [record] = caplog.records
+    assert "answered HTTP 401 to this token" in record.getMessage()
+    assert "top-secret" not in caplog.text
+
+
+def test_server_without_credit_is_asked_with_one_block(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    server.credit = 0
+    server.heartbeat_s = 0.1
+    sender = sender_to(server.url)
+    sender.put(step(0))
+    until(lambda: server.steps() == [0])
+    server.credit = 1 << 20
+    sender.put(step(1))
+    sender.put(step(2))
+    sender.close("finished")
+    assert server.steps() == [0, 1, 2]
+
+
+def test_layer_table_too_large_for_a_hello_travels_in_blocks(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    table = tuple(wire.Layer(index=i, name=f"experts.{i}." + "x" * 60, module_type="Linear") for i in range(20_000))
+    sender = sender_to(server.url)
+    sender.put(step(0, layers=table))
+    until(lambda: sender.stats().acknowledged == 1)
+    server.stop()
+    server.start()
+    sender.put(step(1))
+    sender.close("finished")
+    assert sum(len(body.layers) for body in server.bodies()) == 20_000
+    hello = [message for message in server.seen if isinstance(message, wire.Hello)][-1]
+    assert hello.layers == ()
+
+
+class Readings:
+    """A device source that has one reading at every second call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.log: list[str] = []
+
+    def start(self) -> None:
+        self.log.append("start")
+
+    def poll(self) -> tuple[wire.Device, ...]:
+        self.calls += 1
+        if self.calls % 2:
+            return ()
+        return (wire.Device(time_ns=self.calls, backend="test", index=0, busy_percent=0.0),)
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def forget(self) -> None:
+        self.log.append("forget")
+
+
+def test_readings_ride_with_steps_and_without(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+) -> None:
+    readings = Readings()
+    sender = sender_to(server.url, devices=readings)
+    until(lambda: len(server.bodies()) >= 2)
+    assert all(body.devices and not body.scalars for body in server.bodies())
+    assert {(body.first_step, body.steps) for body in server.bodies()} == {(0, 0)}
+
+    def together() -> bool:
+        sender.put(step(7))
+        return any(body.scalars and body.devices for body in server.bodies())
+
+    until(together)
+    sender.close("finished")
+    assert readings.log == ["start", "close"]
+    stats = sender.stats()
+    assert stats.put == stats.acknowledged
+    times = [device.time_ns for body in server.bodies() for device in body.devices]
+    assert times == list(range(2, readings.calls + 1, 2))
+
+
+def test_close_twice_and_put_after_close(server: IngestDouble, sender_to: MakeSender, step: MakeStep) -> None:
+    sender = sender_to(server.url)
+    sender.put(step(0))
+    sender.close("finished")
+    sender.put(step(1))
+    sender.close("again")
+    assert server.steps() == [0]
+    assert sender.stats().lost == {"not_sending": 1}

@@ -1,0 +1,96 @@
+"""What handing over a step costs the training thread, and what the sender's threads cost beside it.
+
+    python tests/bench/bench_sender.py                      # server refused, then silent
+    python tests/bench/bench_sender.py --url http://HOST:PORT   # a real server
+
+Prints per state: percentiles of ``put`` in microseconds, CPU of the background threads in per cent of one core, growth
+of resident memory in MB, and what became of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import secrets
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+
+from floatscope import wire
+from floatscope._record import StepRecord, SummaryRows
+from floatscope._sender import Limits, Sender
+
+PAGE_BYTES = 4096
+
+
+class Record:
+    """A step whose numbers are there at once."""
+
+    def __init__(self, step: int, layers: int) -> None:
+        self.step = step
+        self.nbytes = 200 + layers * 512 * 8
+        self._layers = layers
+
+    def ready(self) -> bool:
+        return True
+
+    def resolve(self) -> StepRecord:
+        scalars = {"loss": 1.0, "lr": 1e-4, "grad_norm": 1.0}
+        return StepRecord(step=self.step, scalars=scalars, summaries=self._rows() if self._layers else ())
+
+    def _rows(self) -> tuple[SummaryRows, ...]:
+        count = self._layers
+        hist = np.zeros((count, 512), np.int64)
+        hist[:, 220:250] = self.step + 1
+        fields: dict[str, np.ndarray] = {
+            name: np.full(count, 4096, np.int64) for name in ("count", "zeros", "nans", "infs")
+        }
+        for name in ("absmax", "absmin", "scale", "under", "over_low", "over_high", "floor"):
+            fields[name] = np.ones(count, np.float32)
+        fields |= {name: np.ones(count) for name in ("sum", "sumsq")}
+        return (SummaryRows(kind="grad", layers=np.arange(count, dtype=np.uint32), fields=fields, hist=hist),)
+
+
+def _resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+
+
+def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: float) -> None:
+    """Run one sender for ``seconds`` and print its row."""
+    sender = Sender(wire.Identity(run="bench", writer=secrets.token_hex(16)), url, limits=Limits(flush_s=1.0))
+    costs: list[float] = []
+    before, began = _resident_mb(), time.perf_counter()
+    while (now := time.perf_counter()) - began < seconds:
+        record = Record(len(costs), layers)
+        start = time.perf_counter()
+        sender.put(record)
+        costs.append(time.perf_counter() - start)
+        time.sleep(max(0.0, began + len(costs) / steps_per_s - now))
+    elapsed, stats = time.perf_counter() - began, sender.stats()
+    p50, p99, worst = np.percentile(np.array(costs) * 1e6, [50, 99, 100])
+    print(
+        f"{state:9} layers {layers:5}  {len(costs) / elapsed:6.0f} steps/s  put us p50 {p50:5.1f} p99 {p99:6.1f} "
+        f"max {worst:7.1f}  cpu {100 * stats.cpu_s / elapsed:5.2f} %  rss {_resident_mb() - before:+6.1f} MB  "
+        f"acknowledged {stats.acknowledged} waiting {stats.waiting} lost {stats.lost}"
+    )
+    sender.close("bench over")
+
+
+def main() -> None:
+    """Parse the options and run every state."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="a running server; by default one that refuses and one that never answers")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    silent = socket.create_server(("127.0.0.1", 0))
+    states = {"silent": f"http://127.0.0.1:{silent.getsockname()[1]}", "refused": "http://127.0.0.1:9"}
+    for state, url in ({"up": options.url} if options.url else states).items():
+        for layers, steps_per_s in ((0, 1000.0), (200, 50.0), (1000, 10.0)):
+            measure(state, url, layers, steps_per_s, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
