@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from floatscope._guard import Guard
-from floatscope._operands import CastsOperands, Operand
+from floatscope._operands import Operand
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
@@ -36,7 +36,7 @@ class ActivationTap:
     def install(self) -> None:
         """Add the hooks."""
         for layer, module in self._recorder.table.observable():
-            if isinstance(module, CastsOperands):
+            if layer in self._recorder.table.casting:
                 self._handles.append(module.register_forward_pre_hook(_Hook(self._before_forward, layer)))
             self._handles.append(module.register_forward_hook(_Hook(self._after_forward, layer)))
         self._handles.append(self._model.register_forward_hook(_Hook(self._after_model, 0)))
@@ -65,7 +65,7 @@ class ActivationTap:
         if not recorder.buffer.activations:
             return
         out = _first_tensor(output)
-        linear = recorder.table.is_linear_like(module)
+        linear = layer in recorder.table.linear
         casts = self._coming.pop(layer, {})
         if not recomputing:
             if out is not None:
@@ -77,9 +77,9 @@ class ActivationTap:
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
 
-    def after_backward_of_output(self, layer: int, module: nn.Module, gradient: torch.Tensor) -> None:
+    def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = module.floatscope_operands().get("act_grad") if isinstance(module, CastsOperands) else None
+        cast = module.floatscope_operands().get("act_grad") if layer in self._recorder.table.casting else None
         loss_scaled = self._keep_scale()
         self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
 

@@ -39,15 +39,25 @@ class LayerTable:
     def __init__(self, model: nn.Module) -> None:
         self.modules: list[nn.Module] = []
         self.layer_of: dict[torch.Tensor, int] = {}
+        self.linear: set[int] = set()
+        """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
+        self.casting: set[int] = set()
+        """Those of them that announce their casts (``CastsOperands``)."""
         self._entries: list[wire.Layer] = []
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
         for name, module in model.named_modules():
             owned = [p for p in module.parameters(recurse=False) if p not in self.layer_of]
-            if not owned and not self.is_linear_like(module):
+            casting = isinstance(module, CastsOperands)
+            linear = casting or isinstance(module, nn.Linear)
+            if not owned and not linear:
                 continue
             index = len(self.modules)
+            if linear:
+                self.linear.add(index)
+            if casting:
+                self.casting.add(index)
             self.modules.append(module)
             self.layer_of.update((p, index) for p in owned)
             self._entries.append(
@@ -60,15 +70,10 @@ class LayerTable:
             )
         self._changed.update(range(len(self.modules)))
 
-    @staticmethod
-    def is_linear_like(module: nn.Module) -> bool:
-        """Whether the module multiplies its input by a matrix, so that FP8 would cast its operands."""
-        return isinstance(module, nn.Linear | CastsOperands)
-
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
         for index, module in enumerate(self.modules):
-            if self.is_linear_like(module) or next(module.children(), None) is None:
+            if index in self.linear or next(module.children(), None) is None:
                 yield index, module
 
     def owned(self, index: int) -> list[torch.Tensor]:

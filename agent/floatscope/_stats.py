@@ -68,11 +68,12 @@ def _pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     """``tensor`` as non-empty 1-D pieces of at most ``limit`` elements, in any order; views where strides allow."""
     if tensor.numel() == 0:
         return
+    if tensor.numel() <= limit:
+        yield tensor.reshape(-1)
+        return
     dense = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
     if dense.is_contiguous():
         yield from torch.split(dense.view(-1), limit)
-    elif dense.numel() <= limit:
-        yield dense.reshape(-1)
     else:
         slices = max(1, limit * dense.shape[0] // dense.numel())
         for part in torch.split(dense, slices) if slices > 1 else dense.unbind():
@@ -107,7 +108,11 @@ def _measure_piece(x: torch.Tensor, *, histogram: bool) -> Row:
     doubles = x.to(torch.float64)
     total = doubles.sum()
     values = (x.numel() - nonzero - nans - infs, nans, infs, total, doubles.square_().sum(), absmax, -absmin)
-    statistics = torch.stack([value.to(torch.float64) for value in values])
+    if x.device.type == "cpu":
+        # Through Python it takes a quarter of the time.
+        statistics = torch.tensor([value.item() for value in values], dtype=torch.float64)
+    else:
+        statistics = torch.stack([value.to(torch.float64) for value in values])
     return Row(x.numel(), statistics, _histogram(rank) if histogram else None)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.utils import clip_grad_norm_
 
@@ -39,7 +40,7 @@ def test_local_shards_are_measured_without_a_collective(attach: Attach, mesh: De
         name: floatscope.summarize([p.grad.to_local() for p in module.parameters()])  # type: ignore[union-attr]
         for name, module in model.named_children()
     }
-    with CommDebugMode() as communication:
+    with CommDebugMode() as communication:  # type: ignore[no-untyped-call]
         optimizer.step()
         scope.step()
     assert communication.get_total_counts() == 0
@@ -54,3 +55,24 @@ def test_local_shards_are_measured_without_a_collective(attach: Attach, mesh: De
         assert sink.row(0, "weight", name) is not None
     assert sink.scalar("grad_norm") == [None, None], "a shard's norm is not the model's"
     assert sink.scalar("clip_coef") == [None, None]
+
+
+def test_the_sharded_scaler_overrides_what_is_observed(attach: Attach, mesh: DeviceMesh) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = ShardedGradScaler("cpu", init_scale=8.0)
+    scope, sink = attach(model, optimizer, scaler=scaler)
+    for factor in (1.0, 1e38):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(1, 2)).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scope.step()
+    assert sink.scalar("skipped") == [0.0, 1.0]
+    assert sink.scalar("loss_scale") == [8.0, 8.0]
+    row = sink.row(0, "grad", "(model)")
+    assert row is not None
+    assert row["absmax"] == 1.0
+    scope.close()
+    assert ShardedGradScaler._unscale_grads_.__module__ == "torch.distributed.fsdp.sharded_grad_scaler"
+    assert not hasattr(ShardedGradScaler._unscale_grads_, "__wrapped__")
