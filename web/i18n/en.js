@@ -71,6 +71,7 @@ export const en = {
   "axis.follow": "Whole run, follow live",
   "axis.all": "whole run",
   "axis.hint": "whole run, following. Drag across any trace to zoom, double-click to return",
+  "axis.hint_still": "whole run. Drag across any trace to zoom, double-click to return",
   "axis.linear": "linear",
   "axis.log": "log",
   "axis.log2": "powers of 2",

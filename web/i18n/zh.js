@@ -72,6 +72,7 @@ export const zh = {
   "axis.follow": "整个运行，实时跟随",
   "axis.all": "整个运行",
   "axis.hint": "整个运行，实时跟随。在任一曲线上拖动可放大，双击还原",
+  "axis.hint_still": "整个运行。在任一曲线上拖动可放大，双击还原",
   "axis.linear": "线性",
   "axis.log": "对数",
   "axis.log2": "2 的幂",
