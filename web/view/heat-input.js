@@ -78,10 +78,11 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
       if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
       const { grid, range, cursor, act } = now;
       const rows = grid.meta.layers.length;
-      const from = cursor && cursor.row >= 0 ? cursor : { step: range.to, row: 0 };
+      const end = Math.min(range.to, Math.max(range.from, grid.last));
+      const from = cursor && cursor.row >= 0 ? cursor : { step: end, row: 0 };
       const move = (/** @type {number} */ steps, /** @type {number} */ down) =>
         act.point({
-          step: Math.min(range.to, Math.max(range.from, from.step + steps)),
+          step: Math.min(end, Math.max(range.from, from.step + steps)),
           row: Math.min(rows - 1, Math.max(0, from.row + down)),
         });
       const stride = event.shiftKey ? 10 : 1;
@@ -92,7 +93,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
         ArrowUp: () => move(0, -stride),
         ArrowDown: () => move(0, stride),
         Home: () => act.point({ step: range.from, row: from.row }),
-        End: () => act.point({ step: range.to, row: from.row }),
+        End: () => act.point({ step: end, row: from.row }),
         Enter: () => open(from),
         "+": () => zoom(from.step, 0.5),
         "=": () => zoom(from.step, 0.5),

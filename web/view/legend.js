@@ -60,6 +60,7 @@ function valueThere(scale, share) {
 function tickText(scale, value) {
   if (scale.kind === "bits") return value === scale.low ? `${bits(value).replace(".0", "")}+` : bits(value).replace(".0", "");
   if (scale.kind === "share") return percent(value).replace(".00", "").replace(".0", "");
+  if (scale.kind === "signed") return value < 0 ? `\u2212${powerOfTwo(-value)}` : powerOfTwo(value);
   return scale.kind === "log2" ? `${powerOfTwo(value)}${Math.log2(value) === scale.high ? "+" : ""}` : figure(value);
 }
 
@@ -89,7 +90,7 @@ function create(element) {
     context.textAlign = "center";
     for (const tick of legendTicks(scale)) {
       line(context, Math.round(x(tick)) + 0.5, BAR + THICK, Math.round(x(tick)) + 0.5, BAR + THICK + 3);
-      context.fillText(tickText(scale, tick), Math.max(9, x(tick)), BAR + 24);
+      context.fillText(tickText(scale, tick), Math.max(12, x(tick)), BAR + 24);
     }
     if (scale.kind === "bits") {
       const at = Math.round(x(0)) + 0.5;
