@@ -76,6 +76,7 @@ export const en = {
   "axis.log": "log",
   "axis.log2": "powers of 2",
   "strip.title": "Health by family of rules, over steps",
+  "strip.unknown": "not known",
   "strip.ok": "nothing open",
   "family.limits": "Format limits",
   "family.underflow": "Underflow",

@@ -77,6 +77,7 @@ export const zh = {
   "axis.log": "对数",
   "axis.log2": "2 的幂",
   "strip.title": "各类规则随步数的健康状况",
+  "strip.unknown": "未知",
   "strip.ok": "无未解决告警",
   "family.limits": "格式上限",
   "family.underflow": "下溢",
