@@ -107,8 +107,8 @@ export function createPlot(element) {
     const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), skipped.length, theme, width, ready, language];
     placeCursor();
     if (!inputs.some((input, i) => input !== drawn[i])) return;
-    // A new revision and a later last step are the run going on; anything else was asked for.
-    const urgent = inputs.some((input, i) => input !== drawn[i] && i !== 1 && i !== 3);
+    // A new revision alone is the run going on; anything else was asked for or moves the axis of all traces.
+    const urgent = inputs.some((input, i) => input !== drawn[i] && i !== 1);
     drawn = inputs;
     if (ready) takeTurn(drawFigure, urgent);
     else drawLine();
