@@ -153,8 +153,10 @@ export function createController(store) {
     if (message.type === "welcome") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
     if (message.type === "run") {
       const runs = state.runs.data ?? [];
-      const known = runs.some((run) => run.name === message.run.name);
-      const data = known ? runs.map((run) => (run.name === message.run.name ? message.run : run)) : [message.run, ...runs];
+      const before = runs.find((run) => run.name === message.run.name);
+      // A restart rewrites steps that are drawn already.
+      if (before && before.attempt !== message.run.attempt && before.name === state.route.run) return reload();
+      const data = before ? runs.map((run) => (run.name === message.run.name ? message.run : run)) : [message.run, ...runs];
       return store.set({ runs: { ...state.runs, data } });
     }
     if (message.run !== state.route.run || state.route.page !== "run") return;

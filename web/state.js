@@ -1,5 +1,7 @@
 /** Everything the page shows follows from this one object. */
 
+import { followEnd } from "./data/geometry.js";
+
 /** @typedef {import("./api.js").ApiError} ApiError */
 /** @typedef {import("./data/types.js").RunItem} RunItem */
 /** @typedef {import("./data/types.js").RunDetail} RunDetail */
@@ -85,7 +87,8 @@ export function visibleRange(state) {
   const last = Math.max(state.heat.data?.last ?? -1, (currentRun(state)?.steps ?? 0) - 1, (loss?.steps.at(-1) ?? -1) + (loss?.cell ?? 1) - 1);
   if (to === null && last < 0) return null;
   const end = to ?? last;
-  return { from: Math.min(from ?? 0, end), to: end };
+  const start = Math.min(from ?? 0, end);
+  return { from: start, to: to === null && currentRun(state)?.state === "live" ? followEnd(start, end) : end };
 }
 
 /** Seconds without a sign of life from a run that is said to be live, else null. @param {State} state @param {RunItem} run */

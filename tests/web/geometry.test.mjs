@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { RIGHT, blockOf, linesFor, shortBlock, stepAt, xOf } from "../../web/data/geometry.js";
+import { RIGHT, blockOf, followEnd, linesFor, shortBlock, stepAt, xOf } from "../../web/data/geometry.js";
 import { palettes } from "../../web/data/colour.js";
 import { drawCells } from "../../web/data/heatmap.js";
 import { NONFINITE, NORMAL, OVER } from "../../web/data/scale.js";
@@ -14,6 +14,19 @@ test("a step and its place are each other's inverse, edges included", () => {
   assert.equal(xOf(300, range, 212, 1000), 1000 - RIGHT);
   assert.equal(stepAt(0, range, 212, 1000), 100);
   assert.equal(stepAt(5000, range, 212, 1000), 299);
+});
+
+test("the axis of a growing run moves rarely and stays close ahead", () => {
+  for (const from of [0, 1000]) {
+    /** @type {number[]} */
+    const ends = [];
+    for (let last = from; last < from + 4000; last++) {
+      const end = followEnd(from, last);
+      assert(end >= last && end - last <= Math.max(1, (last - from) / 16), `${last} ${end}`);
+      ends.push(end);
+    }
+    assert(new Set(ends).size < 200);
+  }
 });
 
 test("rows fill the height in whole pixels and are pooled only when they have to be", () => {

@@ -33,7 +33,7 @@ test("OKLab reaches the corners of sRGB", () => {
 
 test("ramps are even and monotone in lightness, in both themes", () => {
   for (const palette of Object.values(palettes)) {
-    for (const line of [palette.safe, palette.over]) {
+    for (const line of [palette.safe, palette.over, palette.positive, palette.negative]) {
       const samples = Array.from({ length: 9 }, (_, i) => line[Math.round((i * 255) / 8)] ?? 0);
       const steps = samples.slice(1).map((word, i) => distance(word, samples[i] ?? 0));
       const mean = steps.reduce((sum, step) => sum + step, 0) / steps.length;
@@ -65,6 +65,9 @@ test("headroom in a wide format widens the scale in whole steps", () => {
 
 test("the other metrics: octaves, shares, signed means, counts", () => {
   assert.deepEqual(scaleFor("absmax", [2 ** -3, 2 ** 5, 0, Infinity]), { kind: "log2", low: -4, high: 6, beyond: 0 });
+  const wild = [2 ** 60, ...Array.from({ length: 999 }, (_, i) => 2 ** (-8 + (i % 5)))];
+  assert.deepEqual(scaleFor("absmax", wild), { kind: "log2", low: -8, high: -4, beyond: 0 });
+  assert.equal(position(scaleFor("absmax", wild), 2 ** 60), 1);
   const share = scaleFor("underflow", []);
   assert.equal(position(share, 1), 1);
   assert.equal(position(share, 0), 0);

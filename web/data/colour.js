@@ -79,6 +79,7 @@ function distance(a, b) {
  * @typedef {object} Palette
  * @property {Uint32Array} safe from no concern to the limit
  * @property {Uint32Array} over from the limit to far above it; always drawn hatched
+ * @property {Uint32Array} positive from nothing to a large positive value, for metrics with a sign
  * @property {Uint32Array} negative from nothing to a large negative value
  * @property {number} hatch line of the hatching
  * @property {number} mark ground of a non-finite cell
@@ -91,7 +92,8 @@ export const palettes = {
   dark: {
     safe: ramp([0.24, 0.045, 250], [0.56, 0.085, 210], [0.93, 0.14, 102]),
     over: ramp([0.7, 0.19, 40], [0.5, 0.2, 18]),
-    negative: ramp([0.27, 0.02, 250], [0.82, 0.11, 215]),
+    positive: ramp([0.24, 0.02, 90], [0.86, 0.14, 80]),
+    negative: ramp([0.24, 0.02, 250], [0.8, 0.11, 235]),
     hatch: pack([24, 8, 8]),
     mark: pack([245, 247, 246]),
     cross: pack([150, 16, 40]),
@@ -100,7 +102,8 @@ export const palettes = {
   light: {
     safe: ramp([0.955, 0.03, 110], [0.7, 0.1, 195], [0.34, 0.1, 266]),
     over: ramp([0.58, 0.21, 30], [0.4, 0.16, 15]),
-    negative: ramp([0.93, 0.01, 240], [0.4, 0.1, 245]),
+    positive: ramp([0.95, 0.015, 90], [0.46, 0.11, 55]),
+    negative: ramp([0.95, 0.01, 240], [0.42, 0.13, 255]),
     hatch: pack([255, 238, 230]),
     mark: pack([18, 22, 24]),
     cross: pack([255, 190, 170]),

@@ -14,6 +14,15 @@ export function gutterFor(viewport) {
 }
 
 /**
+ * Where the axis of a growing run ends: a little ahead, so that it stays put for a while and all traces agree on it.
+ * @param {number} from @param {number} last newest step @returns {number} at most a sixteenth of the span beyond `last`
+ */
+export function followEnd(from, last) {
+  const room = 2 ** Math.max(0, Math.floor(Math.log2(Math.max(1, last - from)) - 4));
+  return from + Math.ceil((last + 1 - from) / room) * room - 1;
+}
+
+/**
  * A step takes the width of one cell: its left edge is here, its right edge at `xOf(step + 1)`.
  * @param {number} step @param {Range} range @param {number} gutter @param {number} width of the whole trace
  */

@@ -44,17 +44,28 @@ export function scaleFor(metric, values) {
   if (kind === "count") return { kind, low: 0, high: 1, beyond: 0 };
   let least = Infinity;
   let most = -Infinity;
+  /** @type {number[]} */
+  const exponents = [];
   for (const value of values) {
     if (!Number.isFinite(value)) continue;
     const x = kind === "log2" ? (value > 0 ? Math.log2(value) : NaN) : kind === "signed" ? Math.abs(value) : value;
+    if (kind === "log2" && !Number.isNaN(x)) exponents.push(x);
     if (x < least) least = x;
     if (x > most) most = x;
   }
   if (kind === "bits") return { kind, low: least > 16 && most > 16 ? Math.ceil(most / 16) * 16 : 16, high: 0, beyond: 4 };
   if (most < least) return { kind, low: 0, high: 1, beyond: 0 };
   if (kind === "signed") return { kind, low: 0, high: most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1, beyond: 0 };
-  const high = Math.ceil(most / 2) * 2;
-  return { kind, low: Math.min(high - 4, Math.max(Math.floor(least / 2) * 2, high - 40)), high, beyond: 0 };
+  // One wild value must not flatten all the others: it is drawn at the emphatic end, which the legend marks with a plus.
+  const high = Math.ceil(quantile(exponents, 0.995) / 2) * 2;
+  return { kind, low: Math.min(high - 4, Math.floor(quantile(exponents, 0.005) / 2) * 2), high, beyond: 0 };
+}
+
+/** @param {readonly number[]} values some @param {number} share 0..1 @returns {number} of at most some 5,000 of them */
+function quantile(values, share) {
+  const every = Math.ceil(values.length / 5000);
+  const sample = values.filter((_, i) => i % every === 0).sort((a, b) => a - b);
+  return sample[Math.min(sample.length - 1, Math.floor(share * sample.length))] ?? 0;
 }
 
 /**
@@ -104,7 +115,7 @@ export function paint(scale, palette, bits) {
 /** @param {Scale} scale @param {Palette} palette @param {number} value not a non-finite one @returns {number} */
 export function colour(scale, palette, value) {
   const at = position(scale, value);
-  const line = at > 1 ? palette.over : scale.kind === "signed" && value < 0 ? palette.negative : palette.safe;
+  const line = at > 1 ? palette.over : scale.kind !== "signed" ? palette.safe : value < 0 ? palette.negative : palette.positive;
   return line[Math.round((at > 1 ? at - 1 : at) * (line.length - 1))] ?? palette.missing;
 }
 
@@ -118,7 +129,7 @@ export function legendTicks(scale) {
     return [-scale.beyond, 0, step, 2 * step, 3 * step, scale.low];
   }
   if (scale.kind === "share") return [0.001, 0.01, 0.1, 1];
-  if (scale.kind === "signed") return [-scale.high, -scale.high / 2, 0, scale.high / 2, scale.high];
+  if (scale.kind === "signed") return [-scale.high, 0, scale.high];
   if (scale.kind === "count") return [0, 1];
   const step = Math.max(2, Math.ceil((scale.high - scale.low) / 4 / 2) * 2);
   const ticks = [];

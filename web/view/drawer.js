@@ -52,7 +52,7 @@ export function drawer(state, context) {
     h("h3", null, t("drawer.histogram", { kind: t(`kind.${route.kind}`) })),
     picture(state, context),
     h("h3", null, t("alerts.title")),
-    own.length === 0 ? h("p", { class: "quiet" }, t("drawer.no_alerts")) : h("ol", { class: "alert-list" }, own.map((alert) => alertItem(alert, state, context))),
+    state.alerts.data === null ? pendingNote(context, state.alerts, t("what.alerts")) : own.length === 0 ? h("p", { class: "quiet" }, t("drawer.no_alerts")) : h("ol", { class: "alert-list" }, own.map((alert) => alertItem(alert, state, context))),
   );
 }
 

@@ -69,7 +69,12 @@ export function figureOf({ chart, series, range, alerts, skipped, words, rev }, 
 
 /** @param {"linear" | "log" | "log2"} axis @param {readonly number[]} values */
 function yAxis(axis, values) {
-  if (axis === "linear") return { nticks: 5, tickformat: "~g", rangemode: "normal" };
+  if (axis === "linear") {
+    const level = values.find(Number.isFinite) ?? 0;
+    // Around a level line plotly would show -1 to 1, in which a learning rate looks like zero.
+    const flat = level !== 0 && values.every((value) => value === level || !Number.isFinite(value));
+    return { nticks: 5, tickformat: "~g", ...(flat ? { range: [Math.min(0, 2 * level), Math.max(0, 2 * level)] } : { autorange: true }) };
+  }
   const logs = values.filter((value) => value > 0 && Number.isFinite(value)).map(Math.log2);
   if (logs.length === 0) return { type: "log" };
   if (axis === "log") return { type: "log", tickformat: "~g", dtick: Math.max(...logs) - Math.min(...logs) > 13 ? 2 : 1, minor: { dtick: "D1", ticklen: 2, ticks: "outside" } };

@@ -12,10 +12,15 @@
 /** Fewer pixels are a click with an unsteady hand. */
 const DRAG_PX = 6;
 
+/** In a zoomed view a click may be the first half of the double click that leaves it. */
+const DOUBLE_CLICK_MS = 260;
+
 /** @param {HTMLElement} element @param {Target} target @returns {() => void} undo */
 export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
   /** @type {{ x: number, step: number } | null} */
   let pressed = null;
+  /** @type {number | undefined} */
+  let opening;
 
   const at = (/** @type {PointerEvent | MouseEvent} */ event) => {
     const box = element.getBoundingClientRect();
@@ -50,14 +55,22 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
       const cell = cellAt(x, y);
       if (event.pointerType === "touch") return now.act.point(cell);
       if (!start) return;
-      if (Math.abs(x - start.x) < DRAG_PX) open(cell);
+      if (Math.abs(x - start.x) < DRAG_PX) {
+        clearTimeout(opening);
+        const zoomed = now.route.from !== null || now.route.to !== null;
+        if (zoomed) opening = window.setTimeout(() => open(cell), DOUBLE_CLICK_MS);
+        else open(cell);
+      }
       else now.act.navigate({ from: Math.min(start.step, cell.step), to: Math.max(start.step, cell.step) });
     },
     /** @param {PointerEvent} event */
     pointerleave(event) {
       if (event.pointerType !== "touch" && document.activeElement !== element) data()?.act.point(null);
     },
-    dblclick: () => data()?.act.navigate({ from: null, to: null }),
+    dblclick() {
+      clearTimeout(opening);
+      data()?.act.navigate({ from: null, to: null });
+    },
     blur: () => data()?.act.point(null),
     /** @param {KeyboardEvent} event */
     keydown(event) {
@@ -65,10 +78,11 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
       if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
       const { grid, range, cursor, act } = now;
       const rows = grid.meta.layers.length;
-      const from = cursor && cursor.row >= 0 ? cursor : { step: range.to, row: 0 };
+      const end = Math.min(range.to, Math.max(range.from, grid.last));
+      const from = cursor && cursor.row >= 0 ? cursor : { step: end, row: 0 };
       const move = (/** @type {number} */ steps, /** @type {number} */ down) =>
         act.point({
-          step: Math.min(range.to, Math.max(range.from, from.step + steps)),
+          step: Math.min(end, Math.max(range.from, from.step + steps)),
           row: Math.min(rows - 1, Math.max(0, from.row + down)),
         });
       const stride = event.shiftKey ? 10 : 1;
@@ -79,7 +93,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
         ArrowUp: () => move(0, -stride),
         ArrowDown: () => move(0, stride),
         Home: () => act.point({ step: range.from, row: from.row }),
-        End: () => act.point({ step: range.to, row: from.row }),
+        End: () => act.point({ step: end, row: from.row }),
         Enter: () => open(from),
         "+": () => zoom(from.step, 0.5),
         "=": () => zoom(from.step, 0.5),

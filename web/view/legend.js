@@ -11,7 +11,11 @@ import { h } from "./dom.js";
 /** @typedef {import("../data/scale.js").Scale} Scale */
 /** @typedef {{ scale: Scale, theme: import("../data/colour.js").Theme, limit: string, value: number | undefined, words: { nonfinite: string, missing: string } }} LegendData */
 
-const HEIGHT = 46;
+const HEIGHT = 50;
+
+/** Upper edge and height of the bar. */
+const BAR = 18;
+const THICK = 13;
 
 /** @param {import("../state.js").State} state @param {Scale} scale @param {import("../data/words.js").Translate} t */
 export function legend(state, scale, t) {
@@ -56,7 +60,8 @@ function valueThere(scale, share) {
 function tickText(scale, value) {
   if (scale.kind === "bits") return value === scale.low ? `${bits(value).replace(".0", "")}+` : bits(value).replace(".0", "");
   if (scale.kind === "share") return percent(value).replace(".00", "").replace(".0", "");
-  return scale.kind === "log2" ? powerOfTwo(value) : figure(value);
+  if (scale.kind === "signed") return value < 0 ? `\u2212${powerOfTwo(-value)}` : powerOfTwo(value);
+  return scale.kind === "log2" ? `${powerOfTwo(value)}${Math.log2(value) === scale.high ? "+" : ""}` : figure(value);
 }
 
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
@@ -78,40 +83,40 @@ function create(element) {
     const x = (/** @type {number} */ at) => 6 + along(scale, at) * bar;
     for (let i = 0; i < bar; i++) {
       context.fillStyle = css(scale.kind === "count" && i > bar / 2 ? palette.mark : colour(scale, palette, valueThere(scale, (i + 0.5) / bar)));
-      context.fillRect(6 + i, 14, 1, 13);
+      context.fillRect(6 + i, BAR, 1, THICK);
     }
     context.fillStyle = ink.muted;
     context.strokeStyle = ink.muted;
     context.textAlign = "center";
     for (const tick of legendTicks(scale)) {
-      line(context, Math.round(x(tick)) + 0.5, 27, Math.round(x(tick)) + 0.5, 30);
-      context.fillText(tickText(scale, tick), Math.max(9, x(tick)), 37);
+      line(context, Math.round(x(tick)) + 0.5, BAR + THICK, Math.round(x(tick)) + 0.5, BAR + THICK + 3);
+      context.fillText(tickText(scale, tick), Math.max(12, x(tick)), BAR + 24);
     }
     if (scale.kind === "bits") {
       const at = Math.round(x(0)) + 0.5;
       context.save();
       context.beginPath();
-      context.rect(at, 14, bar + 6 - at, 13);
+      context.rect(at, BAR, bar + 6 - at, THICK);
       context.clip();
       context.strokeStyle = css(palette.hatch);
       context.lineWidth = 1.4;
-      for (let start = at - 14; start < bar + 20; start += 5) line(context, start, 27, start + 13, 14);
+      for (let start = at - 14; start < bar + 20; start += 5) line(context, start, BAR + THICK, start + THICK, BAR);
       context.restore();
       context.strokeStyle = ink.text;
       context.lineWidth = 2;
-      line(context, at, 10, at, 30);
+      line(context, at, BAR - 4, at, BAR + THICK + 3);
       context.lineWidth = 1;
       context.fillStyle = ink.text;
       context.textAlign = "right";
-      context.fillText(limit, Math.min(bar + 6, at + 34), 5);
+      context.fillText(limit, Math.min(bar + 6, at + 34), 8);
     }
     if (value !== undefined) {
       const at = x(Number.isNaN(value) ? Infinity : value);
       context.fillStyle = ink.text;
       context.beginPath();
-      context.moveTo(at - 4, 9);
-      context.lineTo(at + 4, 9);
-      context.lineTo(at, 15);
+      context.moveTo(at - 4, BAR - 5);
+      context.lineTo(at + 4, BAR - 5);
+      context.lineTo(at, BAR + 1);
       context.fill();
     }
     swatches(context, ink, palette, bar + 20, words);

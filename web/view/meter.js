@@ -82,7 +82,7 @@ function create(element) {
     context.fillText(data.limit, limit - 5, 9);
     context.fillStyle = ink.muted;
     context.textAlign = "left";
-    context.fillText(data.label, 10, 9);
+    if (values.length > 0) context.fillText(data.label, 10, 9);
     const after = 10 + context.measureText(data.label).width + 18;
     if (peak !== undefined && after + context.measureText(data.peakLabel).width + 12 < limit - 50) {
       context.fillStyle = ink.warning;

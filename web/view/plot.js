@@ -23,8 +23,11 @@ import { figureOf } from "./figure.js";
 /** @typedef {{ react: (element: HTMLElement, data: unknown[], layout: unknown, config: unknown) => Promise<unknown>, purge: (element: HTMLElement) => void }} Plotly */
 /** @typedef {HTMLElement & { on: (name: string, listener: (event: any) => any) => void }} PlotElement */
 
-/** Between two redraws of charts, for everything else the page does. */
-const TURN_MS = 120;
+/** Between two redraws for new points: a redraw takes some 50 ms, so this leaves the page four fifths of its time. */
+const TURN_MS = 240;
+
+/** Between two redraws that a person waits for. */
+const URGENT_MS = 20;
 
 /**
  * Plotly writes its rules into style elements, which the page's policy forbids. The marker tells it that style/plot.css
@@ -51,25 +54,33 @@ export async function loadPlotly() {
   }
 }
 
-/** @type {Set<() => void>} */
-const waiting = new Set();
-let turning = false;
+/** Redraws in line, each with whether somebody waits for it. @type {Map<() => void, boolean>} */
+const waiting = new Map();
+/** @type {number | undefined} */
+let timer;
+let lastTurn = 0;
 
-/** @param {() => void} draw */
-function takeTurn(draw) {
-  waiting.add(draw);
-  if (turning) return;
-  turning = true;
-  setTimeout(turn, 0);
+/** @param {() => void} draw @param {boolean} urgent */
+function takeTurn(draw, urgent) {
+  waiting.set(draw, urgent || waiting.get(draw) === true);
+  schedule();
+}
+
+function schedule() {
+  clearTimeout(timer);
+  if (waiting.size === 0) return;
+  const pause = [...waiting.values()].includes(true) ? URGENT_MS : TURN_MS;
+  timer = window.setTimeout(turn, Math.max(0, lastTurn + pause - performance.now()));
 }
 
 function turn() {
-  const [next] = waiting;
-  turning = waiting.size > 1;
-  if (turning) setTimeout(turn, TURN_MS);
-  if (!next) return;
-  waiting.delete(next);
-  next();
+  const [next] = [...waiting].sort((a, b) => Number(b[1]) - Number(a[1]));
+  if (next) {
+    waiting.delete(next[0]);
+    next[0]();
+  }
+  lastTurn = performance.now();
+  schedule();
 }
 
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
@@ -96,8 +107,10 @@ export function createPlot(element) {
     const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), skipped.length, theme, width, ready, language];
     placeCursor();
     if (!inputs.some((input, i) => input !== drawn[i])) return;
+    // A new revision alone is the run going on; anything else was asked for or moves the axis of all traces.
+    const urgent = inputs.some((input, i) => input !== drawn[i] && i !== 1);
     drawn = inputs;
-    if (ready) takeTurn(drawFigure);
+    if (ready) takeTurn(drawFigure, urgent);
     else drawLine();
   }
 

@@ -76,7 +76,7 @@ function head(run, state, { t, act }) {
         ? h(
             "p",
             { class: "whence" },
-            h("a", { href: act.link({ layer: worst.layer, kind: worst.kind, step: worst.step }) }, worst.layer),
+            h("a", { href: act.link({ layer: worst.layer, kind: worst.kind, step: worst.step }), title: worst.layer }, h("bdi", null, worst.layer)),
             h("span", { class: "muted" }, `${t(`kind.${worst.kind}`)} \u00b7 ${t("at_step", { step: count(worst.step) })}`),
           )
         : h("p", { class: "whence muted" }, t("run.no_headroom")),
@@ -109,7 +109,7 @@ function axisBar(state, range, { t, act }) {
     field("to"),
     route.from !== null || route.to !== null
       ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(route.to === null ? "axis.whole" : "axis.follow"))
-      : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t("axis.hint")),
+      : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t(currentRun(state)?.state === "live" ? "axis.hint" : "axis.hint_still")),
     state.notice ? h("span", { class: "failed", role: "alert" }, `${state.notice.message || t("note.unreachable")} ${state.notice.hint}`) : null,
   );
 }

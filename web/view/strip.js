@@ -8,6 +8,7 @@ import { severityMark } from "./marks.js";
 
 /** @param {import("../state.js").State} state @param {import("../data/geometry.js").Range} range @param {import("../main.js").Context} context */
 export function strip(state, range, { t, act }) {
+  const known = state.alerts.data !== null;
   const span = range.to + 1 - range.from;
   const share = (/** @type {number} */ step) => Math.min(1, Math.max(0, (step - range.from) / span));
   return h(
@@ -18,7 +19,7 @@ export function strip(state, range, { t, act }) {
       return h(
         "div",
         { class: "lane", key: lane.family },
-        h("span", { class: `lane-name${lane.worst ? ` ${lane.worst}` : ""}` }, lane.worst ? severityMark(lane.worst) : h("span", { class: "ok", "aria-hidden": "true" }), h("span", { class: "lane-word" }, t(state.width < PHONE ? `short.${lane.family}` : `family.${lane.family}`)), h("span", { class: "sr" }, lane.worst ? t(`severity.${lane.worst}`) : t("strip.ok"))),
+        h("span", { class: `lane-name${lane.worst ? ` ${lane.worst}` : ""}` }, lane.worst ? severityMark(lane.worst) : h("span", { class: known ? "ok" : "unknown", "aria-hidden": "true" }), h("span", { class: "lane-word" }, t(state.width < PHONE ? `short.${lane.family}` : `family.${lane.family}`)), h("span", { class: "sr" }, lane.worst ? t(`severity.${lane.worst}`) : t(known ? "strip.ok" : "strip.unknown"))),
         h(
           "span",
           { class: "lane-track" },
