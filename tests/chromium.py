@@ -39,15 +39,16 @@ class Complaints:
 
     texts: list[str] = field(default_factory=list)
 
-    def on_console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.texts.append(f"{message.type}: {message.text}")
-
 
 def listen(page: Page, origin: str) -> Complaints:
     """Collects the complaints of ``page`` from now on. A policy violation reaches the console as an error too."""
     complaints = Complaints()
-    page.on("console", complaints.on_console)
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            complaints.texts.append(f"{message.type}: {message.text}")
+
+    page.on("console", on_console)
     page.on("pageerror", lambda error: complaints.texts.append(f"exception: {error}"))
     allowed = (origin, origin.replace("http", "ws", 1), "blob:", "data:")
     page.on(

@@ -7,7 +7,7 @@ import { withAlert } from "./data/health.js";
 import { formatRoute } from "./data/route.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { createLive } from "./live.js";
-import { IDLE, RUN_SLOTS } from "./state.js";
+import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./data/route.js").Route} Route */
@@ -104,7 +104,16 @@ export function createController(store) {
   /** Everything of the page again: after a gap nothing that was merged can be trusted. */
   function reload() {
     const { route } = store.get();
-    void loadRuns();
+    const listed = loadRuns();
+    subscribe();
+    if (route.page !== "run") return;
+    // A run that nobody has heard of yet is waited for, not asked about.
+    if (currentRun(store.get())) loadRun();
+    else void listed.then(() => currentRun(store.get()) && loadRun());
+  }
+
+  function loadRun() {
+    const { route } = store.get();
     if (route.page !== "run") return;
     void load("detail", async (signal) => {
       const detail = await getJson(runPath(route.run), signal);
@@ -115,7 +124,6 @@ export function createController(store) {
     void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
     void loadSeries();
     void loadHeat().then(loadLayer);
-    subscribe();
   }
 
   function subscribe() {
@@ -157,7 +165,12 @@ export function createController(store) {
       // A restart rewrites steps that are drawn already.
       if (before && before.attempt !== message.run.attempt && before.name === state.route.run) return reload();
       const data = before ? runs.map((run) => (run.name === message.run.name ? message.run : run)) : [message.run, ...runs];
-      return store.set({ runs: { ...state.runs, data } });
+      store.set({ runs: { ...state.runs, data } });
+      if (!before && message.run.name === state.route.run) {
+        subscribe(); // the server could not, before the run was there
+        loadRun();
+      }
+      return;
     }
     if (message.run !== state.route.run || state.route.page !== "run") return;
     if (message.type === "scalars") onScalars(message.points);

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server.test_server_query import unpack
 from websockets.sync.client import ClientConnection, connect
 
 from floatscope import wire
 from floatscope_server.live import Viewer
 from floatscope_server.serving import listen
 from floatscope_server.settings import Settings
+from tests.server.test_server_query import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

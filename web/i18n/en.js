@@ -56,7 +56,7 @@ export const en = {
   "run.near": "within one bit of the limit",
   "run.no_headroom": "No layer has reported yet",
   "run.unknown": "There is no run {run}",
-  "run.unknown_hint": "It may have been deleted, or its name has changed.",
+  "run.unknown_hint": "If it has yet to start, this page follows it as soon as it does; otherwise its name has changed or it was deleted.",
   "run.no_steps": "Waiting for the first step",
   "run.no_steps_hint": "The run has announced itself. Traces start when its optimizer has made a step.",
   "meter.label": "Headroom of {layers} layers at the newest step, in bits before the limit of each format",

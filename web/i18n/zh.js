@@ -57,7 +57,7 @@ export const zh = {
   "run.near": "距上限不足一位",
   "run.no_headroom": "尚无任何层的数据",
   "run.unknown": "没有名为 {run} 的运行",
-  "run.unknown_hint": "它可能已被删除，或已改名。",
+  "run.unknown_hint": "若它尚未开始，一旦开始本页会自动跟随；否则可能已改名或被删除。",
   "run.no_steps": "等待第一步",
   "run.no_steps_hint": "运行已登记。优化器完成第一步后开始绘制曲线。",
   "meter.label": "最新一步 {layers} 个层距各自格式上限的余量（位）",
