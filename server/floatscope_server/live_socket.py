@@ -10,10 +10,11 @@ from sqlmodel import select
 
 from floatscope import wire
 from floatscope._formats import formats
-from floatscope_server.jsontext import encode_json, error_body
+from floatscope_server.jsontext import encode_json
 from floatscope_server.live import Heat, Viewer
 from floatscope_server.models import Run
 from floatscope_server.query.fields import METRICS
+from floatscope_server.responses import error_body
 from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
 

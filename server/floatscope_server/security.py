@@ -6,18 +6,17 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from floatscope_server.auth import ROUTES
-from floatscope_server.jsontext import JSONText, error_body
+from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import services_of
 from floatscope_server.settings import Settings
 
-__all__ = ["CONTENT_SECURITY_POLICY", "Refusal", "SecurityMiddleware", "admit_socket", "authorize"]
+__all__ = ["CONTENT_SECURITY_POLICY", "SecurityMiddleware", "admit_socket", "authorize"]
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
@@ -33,13 +32,6 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class Refusal(HTTPException):
-    """An error response with a code and a hint."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str) -> None:
-        super().__init__(status, detail=error_body(code, message, hint))
 
 
 def authorize(connection: HTTPConnection) -> None:
