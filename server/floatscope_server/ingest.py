@@ -54,9 +54,10 @@ async def _converse(socket: WebSocket, intake: Intake) -> None:
     if reader in done:
         outgoing.end()
         await sender
+        reader.result()
     else:
         reader.cancel()
-    await asyncio.gather(reader, return_exceptions=True)
+        await asyncio.gather(reader, return_exceptions=True)
 
 
 async def _receive(socket: WebSocket, conversation: Conversation, outgoing: _Outgoing) -> None:

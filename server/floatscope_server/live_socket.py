@@ -65,7 +65,9 @@ async def live_socket(socket: WebSocket) -> None:
     sender = asyncio.create_task(_send(socket, viewer))
     reader = asyncio.create_task(_receive(socket, viewer, services))
     try:
-        await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
         services.live.remove(viewer)
         sender.cancel()

@@ -73,6 +73,7 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -132,11 +133,11 @@ class SecurityMiddleware:
         name = _name(host)
         if name is None:
             return False
-        if name in self._settings.allowed_hosts:
+        if name in self._allowed:
             return True
         if not self._settings.loopback:
             # Listening for others, a token is what protects; names are checked once some are listed.
-            return not self._settings.allowed_hosts or _is_loopback(name)
+            return not self._allowed or _is_loopback(name)
         return _is_loopback(name)
 
     def _is_origin(self, origin: str | None, host: str) -> bool:
@@ -145,7 +146,7 @@ class SecurityMiddleware:
         parts = urlsplit(origin)
         if parts.scheme not in {"http", "https"}:
             return False
-        return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._settings.allowed_hosts
+        return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._allowed
 
 
 def _name(host: str) -> str | None:
