@@ -12,8 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from floatscope_server.jsontext import JSONText
-from floatscope_server.security import Refusal
+from floatscope_server.responses import JSONText, Refusal
 
 __all__ = ["router", "web_folder"]
 
@@ -41,9 +40,9 @@ def _file(path: str) -> Path:
     if path == _PLOTLY:
         return _plotly()
     root = web_folder().resolve()
-    found = (root / path).resolve()
-    hidden = any(part.startswith(".") for part in found.parts[len(root.parts) :])
-    if not found.is_relative_to(root) or hidden or not found.is_file():
+    hidden = any(part.startswith(".") for part in path.split("/"))
+    found = None if hidden or not path.isprintable() else (root / path).resolve()
+    if found is None or not found.is_relative_to(root) or not found.is_file():
         raise Refusal(404, "not_found", "there is no such file", "open / for the dashboard")
     return found
 

@@ -1,0 +1,227 @@
+"""The commands, as a shell runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+from websockets.exceptions import WebSocketException
+
+from floatscope import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.server.conftest import Agent, Command, Make, MakeAgent, Reply
+
+
+def _server(command: Callable[..., Command], data: Path, *options: str) -> Command:
+    return command("server", "--port", "0", "--data", str(data), *options)
+
+
+def test_a_server_says_one_line_and_ends_gracefully(command: Callable[..., Command], tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        one = _server(command, tmp_path)
+        address = one.address()
+        assert address.startswith("127.0.0.1:")
+        one.process.send_signal(number)
+        assert one.finish() == (0, "", "")
+
+
+def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command], tmp_path: Path) -> None:
+    running = _server(command, tmp_path / "data")
+    address = running.address()
+    (tmp_path / "file").write_text("")
+    cases = {
+        ("--data", str(tmp_path / "other"), "--port", address.rpartition(":")[2]): "Address already in use",
+        ("--data", str(tmp_path / "data"), "--port", "0"): "another floatscope server is using",
+        ("--data", str(tmp_path / "file" / "x"), "--port", "0"): "cannot write in the data folder",
+        ("--host", "0.0.0.0"): "--token-file",
+        ("--db", "postgresql://a:b@c/d"): "only sqlite",
+        ("--port", "99999"): "port 99999",
+        ("--token-file", str(tmp_path / "file"), "--port", "0"): "holds no token",
+        ("--host", "203.0.113.1", "--token-file", str(tmp_path / "t"), "--port", "0"): "cannot listen",
+    }
+    started = {words: command("server", *words) for words in cases}
+    for words, message in cases.items():
+        status, out, err = started[words].finish()
+        assert status == 2, words
+        assert message in err
+        assert err.count("\n") == 1
+        assert "Traceback" not in err + out
+
+
+def test_fresh_tokens_are_printed_once(
+    command: Callable[..., Command], tmp_path: Path, http: Callable[..., Reply]
+) -> None:
+    path = tmp_path / "tokens"
+    options = ("--host", "0.0.0.0", "--token-file", str(path))
+    one = _server(command, tmp_path / "data", *options)
+    port = one.address().rpartition(":")[2]
+    tokens = dict(line.split() for line in path.read_text().splitlines())
+    url = f"http://127.0.0.1:{port}/api/v1/runs"
+    assert http(url).status == 401
+    assert http(url, headers={"Authorization": f"Bearer {tokens['read']}"}).status == 200
+    one.process.terminate()
+    assert one.finish()[0] == 0
+    again = _server(command, tmp_path / "data", *options)
+    again.address()
+    again.process.terminate()
+    _, out, err = again.finish()
+    assert not any(token in out + err for token in tokens.values())
+
+
+def test_runs_and_show_read_a_server_or_its_folder(
+    command: Callable[..., Command], agent: MakeAgent, make: Make, tmp_path: Path
+) -> None:
+    data = tmp_path / "cli"
+    running = _server(command, data)
+    address = running.address()
+    one = agent(address=address, run="my run", layers=[make.layer(0, "a", ("grad", "fp16"))])
+    nans = np.ones((1, 1), np.int64)
+    one.deliver(
+        wire.Body(
+            summaries=(make.summaries("grad", 0, [[1.0]], nans=nans),),
+            scalars=(make.scalars("loss", 0, [float("nan")]),),
+            events=(wire.Event(step=0, kind="skipped"),),
+        )
+    )
+
+    def shown(*words: str) -> object:
+        status, out, err = command(*words).finish()
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    over_http = shown("show", "my run", "--json", "--server", f"http://{address}")
+    beside = shown("show", "my run", "--json", "--data", str(data))
+    assert over_http == beside
+    running.process.terminate()
+    assert running.finish()[0] == 0
+    alone = shown("show", "my run", "--json", "--data", str(data))
+    assert alone == beside
+    assert isinstance(alone, dict)
+    assert alone["skipped_steps"] == [{"step": 0, "layer": "a", "rank": 0}]
+    assert alone["scalars"]["loss"]["last"] == "NaN"
+    runs = shown("runs", "--json", "--data", str(data))
+    assert isinstance(runs, list)
+    assert runs[0]["name"] == "my run"
+    for words in (("runs",), ("show", "my run")):
+        status, out, _ = command(*words, "--data", str(data)).finish()
+        assert status == 0
+        assert "my run" in out
+
+
+def test_an_unknown_run_lists_those_that_are_known(
+    command: Callable[..., Command], agent: MakeAgent, tmp_path: Path
+) -> None:
+    running = _server(command, tmp_path / "cli")
+    address = running.address()
+    agent(address=address, run="known")
+    for where in (("--server", f"http://{address}"), ("--data", str(tmp_path / "cli"))):
+        status, out, err = command("show", "none", "--json", *where).finish()
+        assert (status, out) == (2, "")
+        assert err == "floatscope: there is no run 'none'; there are: known\n"
+    running.process.terminate()
+    running.finish()
+    for words in (("runs", "--server", f"http://{address}"), ("runs", "--data", str(tmp_path / "none"))):
+        status, _, err = command(*words).finish()
+        assert status == 2
+        assert err.startswith("floatscope: ")
+        assert err.count("\n") == 1
+
+
+def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
+    command: Callable[..., Command],
+    agent: MakeAgent,
+    make: Make,
+    tmp_path: Path,
+    wait_for: Callable[[Callable[[], object], str], None],
+    http: Callable[..., Reply],
+) -> None:
+    """Writers that keep sending through three kill -9, resume at ``last_seq + 1``, and count what was acknowledged."""
+    data = tmp_path / "killed"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    ranks = 3
+    acked = [0] * ranks
+    stop = threading.Event()
+    broken: list[str] = []
+
+    def write(rank: int) -> None:
+        one = agent(connected=False, address=address, run="run", rank=rank, world=ranks)
+        one.layers = [make.layer(0, "a")]
+        while not stop.is_set():
+            try:
+                welcome = one.connect()
+                assert isinstance(welcome, wire.Welcome)
+                if welcome.last_seq < acked[rank]:
+                    broken.append(f"rank {rank}: {acked[rank]} were acknowledged, {welcome.last_seq} are there")
+                    return
+                _stream(one, make, rank, acked, stop)
+            except (OSError, EOFError, WebSocketException, TimeoutError):
+                stop.wait(0.05)
+
+    threads: list[threading.Thread] = []
+    for _ in range(3):
+        server = command("server", "--port", str(port), "--data", str(data))
+        server.address()
+        if not threads:
+            threads = [threading.Thread(target=write, args=(rank,)) for rank in range(ranks)]
+            for thread in threads:
+                thread.start()
+        before = list(acked)
+        wait_for(lambda before=before: broken or all(a > b + 30 for a, b in zip(acked, before, strict=True)), "acks")  # type: ignore[misc]
+        server.process.kill()
+        server.finish()
+    last = command("server", "--port", str(port), "--data", str(data))
+    last.address()
+    before = list(acked)
+    wait_for(lambda: broken or all(a > b for a, b in zip(acked, before, strict=True)), "the writers to go on")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert broken == []
+    shown = http(f"http://{address}/api/v1/runs/run").json
+    for writer in shown["writers"]:
+        assert writer["last_seq"] >= acked[writer["rank"]]
+        assert writer["attempt"] == 1
+    last.process.terminate()
+    assert last.finish()[0] == 0
+    import sqlite3
+
+    with sqlite3.connect(data / "floatscope.db") as database:
+        (sound,) = database.execute("PRAGMA integrity_check").fetchone()
+        rows = database.execute(
+            "SELECT rank, count(*), count(DISTINCT seq), max(seq), min(seq) FROM wal_frame JOIN stream "
+            "ON stream.id = stream_id WHERE name = 'scalar' GROUP BY rank ORDER BY rank"
+        ).fetchall()
+    database.close()
+    assert sound == "ok"
+    for rank, count, distinct, newest, oldest in rows:
+        assert count == distinct == newest, f"rank {rank}: lost or doubled"
+        assert oldest == 1
+        assert newest >= acked[rank]
+
+
+def _stream(one: Agent, make: Make, rank: int, acked: list[int], stop: threading.Event) -> None:
+    """Keep eight blocks in flight; block ``seq`` carries step ``seq - 1``."""
+    sent = one.seq
+    while not stop.is_set():
+        while sent < acked[rank] + wire.MAX_IN_FLIGHT or sent < one.seq + 1:
+            sent += 1
+            step = sent - 1
+            body = wire.Body(
+                summaries=(make.summaries("grad", step, [[1.0 + step]]),),
+                scalars=(make.scalars("loss", step, [float(step)]),),
+            )
+            one.send(wire.make_block(sent, body))
+        answer = one.receive()
+        assert isinstance(answer, wire.Ack), answer
+        acked[rank] = max(acked[rank], answer.seq)
