@@ -304,5 +304,7 @@ def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
         origin = f" At the present trend it overflows in {eta} steps.", f" 按当前趋势将在 {eta} 步后溢出。"
     words = _Words(_where(verdict), _more(verdict, hits), origin)
     happened = _happened(verdict, step, words)
-    means = ADVICE.get((verdict.kind, verdict.reason)) or ADVICE[(verdict.kind, "")]
+    # A NaN loss whose step the scaler skipped has not reached the weights.
+    reason = "skipped" if verdict.kind == "nonfinite" and verdict.detail.get("skipped") else verdict.reason
+    means = ADVICE.get((verdict.kind, reason)) or ADVICE[(verdict.kind, "")]
     return f"{happened[0]}{origin[0]} {means[0]}", f"{happened[1]}{origin[1]} {means[1]}"

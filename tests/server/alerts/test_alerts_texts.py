@@ -130,3 +130,9 @@ def test_numbers_that_are_none() -> None:
         Verdict(kind="nonfinite", severity=Severity.CRITICAL, reason="loss", since_step=0, value=math.nan), 0, 1
     )
     assert english.startswith("The loss is NaN at step 0. No tensor of that step shows where it came from.")
+
+
+@pytest.mark.parametrize(("skipped", "says"), [(True, "weights are still sound"), (False, "spoils the weights")])
+def test_a_skipped_step_has_not_reached_the_weights(skipped: bool, says: str) -> None:  # noqa: FBT001
+    english, _ = message(_verdict("nonfinite", "loss", {"skipped": skipped}), 0, 1)
+    assert says in english
