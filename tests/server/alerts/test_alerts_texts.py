@@ -133,6 +133,6 @@ def test_numbers_that_are_none() -> None:
 
 
 @pytest.mark.parametrize(("skipped", "says"), [(True, "weights are still sound"), (False, "spoils the weights")])
-def test_a_skipped_step_has_not_reached_the_weights(skipped: bool, says: str) -> None:  # noqa: FBT001
+def test_a_skipped_step_has_not_reached_the_weights(skipped: bool, says: str) -> None:
     english, _ = message(_verdict("nonfinite", "loss", {"skipped": skipped}), 0, 1)
     assert says in english
