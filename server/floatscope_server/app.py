@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 from floatscope_server import health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
-from floatscope_server.jsontext import JSONText, error_body
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
+from floatscope_server.responses import JSONText, error_body
 from floatscope_server.security import SecurityMiddleware, authorize
 from floatscope_server.services import Services
 from floatscope_server.settings import Settings

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
-import os
 import secrets
-import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute, APIWebSocketRoute
@@ -23,13 +19,12 @@ from floatscope_server.database import StoreError, utc
 from floatscope_server.models import Session, Token
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.tokens import read_token_file
 
-__all__ = ["COOKIE", "MESSAGES", "ROUTES", "SCOPES", "Gatekeeper", "read_token_file", "unclassified"]
+__all__ = ["COOKIE", "MESSAGES", "ROUTES", "Gatekeeper", "unclassified"]
 
-SCOPES = ("ingest", "read", "admin")
 COOKIE = "floatscope_session"
 SESSION_DAYS = 30
-MIN_TOKEN_BITS = 128
 
 ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/"): "open",
@@ -91,53 +86,6 @@ def unclassified(routers: Iterable[APIRouter]) -> list[tuple[str, str]]:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _bits(token: str) -> float:
-    """An upper bound on what a token of these characters can hold."""
-    alphabets = (string.hexdigits[:16], string.ascii_letters + string.digits, string.printable)
-    size = next((len(a) for a in alphabets if set(token) <= set(a)), len(string.printable))
-    return len(token) * math.log2(size) if len(set(token)) > 1 else 0.0
-
-
-def read_token_file(path: Path) -> tuple[list[tuple[str, str]], bool]:
-    """(scope, token) of each line, and whether the file was missing and has been written with fresh ones.
-
-    ``ValueError`` names the line that is wrong.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _parse(path), False
-    except OSError as error:
-        raise ValueError(f"cannot write the token file {path}: {error.strerror}") from error
-    fresh = [(scope, secrets.token_urlsafe(32)) for scope in SCOPES]
-    with os.fdopen(descriptor, "w") as file:
-        file.writelines(f"{scope} {token}\n" for scope, token in fresh)
-    return fresh, True
-
-
-def _parse(path: Path) -> list[tuple[str, str]]:
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the token file {path}: {error}") from error
-    tokens: list[tuple[str, str]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        words = line.split()
-        if len(words) != 2 or words[0] not in SCOPES:
-            raise ValueError(f"{path}, line {number}: write SCOPE TOKEN, the scope being ingest, read or admin")
-        if _bits(words[1]) < MIN_TOKEN_BITS:
-            raise ValueError(
-                f"{path}, line {number}: the token is too short for {MIN_TOKEN_BITS} bits; `openssl rand -hex 32` "
-                "makes a good one, or remove the file and fresh tokens are written"
-            )
-        tokens.append((words[0], words[1]))
-    if not tokens:
-        raise ValueError(f"the token file {path} holds no token; remove it and fresh ones are written")
-    return tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from sqlmodel import col, func, select
 
-from floatscope_server.jsontext import JSONText
 from floatscope_server.models import Run
+from floatscope_server.responses import JSONText
 from floatscope_server.services import Services, services_of
 
 __all__ = ["router"]

@@ -13,7 +13,8 @@ from fastapi.params import Depends
 from floatscope import wire
 from floatscope_server.database import StoreError
 from floatscope_server.intake import Conversation, Intake, Refused
-from floatscope_server.security import Refusal, admit_socket
+from floatscope_server.responses import Refusal
+from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
 
 __all__ = ["WIRE_MEDIA_TYPE", "router"]
@@ -53,9 +54,10 @@ async def _converse(socket: WebSocket, intake: Intake) -> None:
     if reader in done:
         outgoing.end()
         await sender
+        reader.result()
     else:
         reader.cancel()
-    await asyncio.gather(reader, return_exceptions=True)
+        await asyncio.gather(reader, return_exceptions=True)
 
 
 async def _receive(socket: WebSocket, conversation: Conversation, outgoing: _Outgoing) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from fastapi import Response
 
 from floatscope import wire
 
-__all__ = ["JSONText", "encode_json", "error_body", "is_missing", "number", "plain", "values_of"]
+__all__ = ["encode_json", "is_missing", "number", "plain", "values_of"]
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -61,17 +60,3 @@ def values_of(values: npt.NDArray[Any]) -> list[Any]:
 def encode_json(value: object) -> bytes:
     """The bytes of ``plain(value)``."""
     return msgspec.json.encode(plain(value))
-
-
-class JSONText(Response):
-    """A JSON response made by ``encode_json``."""
-
-    media_type = "application/json"
-
-    def render(self, content: object) -> bytes:
-        return encode_json(content)
-
-
-def error_body(code: str, message: str, hint: str) -> dict[str, dict[str, str]]:
-    """The body of every error."""
-    return {"error": {"code": code, "message": message, "hint": hint}}

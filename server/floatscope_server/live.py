@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ __all__ = ["Heat", "LiveHub", "Viewer"]
 _FLUSH_S = 0.2
 _RUN_EVERY = 3
 """Flushes between two notices about the same run: at most two a second."""
-_MAX_PENDING_BLOCKS = 2000
+_MAX_PENDING_BYTES = 16 << 20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class _Pending:
     summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = field(default_factory=list)
     layers: bool = False
     overflow: bool = False
-    blocks: int = 0
+    nbytes: int = 0
 
 
 class LiveHub:
@@ -143,8 +145,8 @@ class LiveHub:
         body = observation.body
         with self._lock:
             pending = self._pending.setdefault(observation.run, _Pending())
-            pending.blocks += 1
-            if pending.blocks > _MAX_PENDING_BLOCKS:
+            pending.nbytes += _size(body)
+            if pending.nbytes > _MAX_PENDING_BYTES:
                 pending.overflow = True
                 return
             if observation.rank == 0:
@@ -182,13 +184,20 @@ class LiveHub:
                 changed: set[str] = set()
                 if count % _RUN_EVERY == 0:
                     changed, self._changed = self._changed, set()
-            for run, content in pending.items():
-                self._flush(run, content)
-            if changed and self.viewers:
-                for item in await asyncio.to_thread(self._items, sorted(changed)):
-                    text = encode_json({"type": "run", "run": item}).decode()
-                    for viewer in self.viewers:
-                        viewer.put(text)
+            try:
+                for run, content in pending.items():
+                    self._flush(run, content)
+                if changed and self.viewers:
+                    await self._tell_all(changed)
+            except Exception:  # noqa: BLE001 - logged
+                # One run that cannot be shown must not end the news of all others.
+                _log.exception("live news could not be sent")
+
+    async def _tell_all(self, names: set[str]) -> None:
+        for item in await asyncio.to_thread(self._items, sorted(names)):
+            text = encode_json({"type": "run", "run": item}).decode()
+            for viewer in self.viewers:
+                viewer.put(text)
 
     def _items(self, names: list[str]) -> list[dict[str, object]]:
         with self._store.read() as session:
@@ -217,6 +226,13 @@ class LiveHub:
                 for viewer in looking:
                     if viewer.heat == heat:
                         viewer.put(block)
+
+
+def _size(body: wire.Body) -> int:
+    """Bytes, roughly, that ``body`` takes until it is sent."""
+    summaries = sum(len(field.data) for summary in body.summaries for field in summary.fields)
+    points = sum(len(series.steps) for series in body.scalars)
+    return summaries + 16 * points + 1000 * (1 + len(body.events) + len(body.devices))
 
 
 def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]]) -> list[bytes]:

@@ -10,10 +10,11 @@ from sqlmodel import select
 
 from floatscope import wire
 from floatscope._formats import formats
-from floatscope_server.jsontext import encode_json, error_body
+from floatscope_server.jsontext import encode_json
 from floatscope_server.live import Heat, Viewer
 from floatscope_server.models import Run
 from floatscope_server.query.fields import METRICS
+from floatscope_server.responses import error_body
 from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
 
@@ -64,7 +65,9 @@ async def live_socket(socket: WebSocket) -> None:
     sender = asyncio.create_task(_send(socket, viewer))
     reader = asyncio.create_task(_receive(socket, viewer, services))
     try:
-        await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
         services.live.remove(viewer)
         sender.cancel()

@@ -138,8 +138,6 @@ class WalFrame(SQLModel, table=True):
     """
 
     __tablename__ = "wal_frame"
-    __table_args__ = (Index("ix_wal_frame_writer", "writer", "seq"),)
-
     stream_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="stream.id")
     attempt: int = Field(primary_key=True)
     first: int = Field(sa_type=BigInteger, primary_key=True)

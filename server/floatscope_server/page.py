@@ -12,8 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from floatscope_server.jsontext import JSONText
-from floatscope_server.security import Refusal
+from floatscope_server.responses import JSONText, Refusal
 
 __all__ = ["router", "web_folder"]
 

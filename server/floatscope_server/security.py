@@ -6,18 +6,17 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from floatscope_server.auth import ROUTES
-from floatscope_server.jsontext import JSONText, error_body
+from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import services_of
 from floatscope_server.settings import Settings
 
-__all__ = ["CONTENT_SECURITY_POLICY", "Refusal", "SecurityMiddleware", "admit_socket", "authorize"]
+__all__ = ["CONTENT_SECURITY_POLICY", "SecurityMiddleware", "admit_socket", "authorize"]
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
@@ -33,13 +32,6 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-class Refusal(HTTPException):
-    """An error response with a code and a hint."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str) -> None:
-        super().__init__(status, detail=error_body(code, message, hint))
 
 
 def authorize(connection: HTTPConnection) -> None:
@@ -81,6 +73,7 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -140,11 +133,11 @@ class SecurityMiddleware:
         name = _name(host)
         if name is None:
             return False
-        if name in self._settings.allowed_hosts:
+        if name in self._allowed:
             return True
         if not self._settings.loopback:
             # Listening for others, a token is what protects; names are checked once some are listed.
-            return not self._settings.allowed_hosts or _is_loopback(name)
+            return not self._allowed or _is_loopback(name)
         return _is_loopback(name)
 
     def _is_origin(self, origin: str | None, host: str) -> bool:
@@ -153,7 +146,7 @@ class SecurityMiddleware:
         parts = urlsplit(origin)
         if parts.scheme not in {"http", "https"}:
             return False
-        return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._settings.allowed_hosts
+        return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._allowed
 
 
 def _name(host: str) -> str | None:

@@ -1,17 +1,16 @@
-"""What ``floatscope server`` does once its dependencies are there."""
+"""What ``floatscope server`` does: mistakes are found before anything heavy is imported."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import sys
 from pathlib import Path
 
-from floatscope_server.app import create_app
-from floatscope_server.auth import read_token_file
-from floatscope_server.database import StoreError
-from floatscope_server.serving import Server, address_of, listen
+from floatscope_server.listener import address_of, listen
 from floatscope_server.settings import Settings
+from floatscope_server.tokens import read_token_file
 
 __all__ = ["serve"]
 
@@ -52,11 +51,22 @@ def serve(args: argparse.Namespace) -> int:
         return _fail(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port or --host"
         )
-    app = create_app(settings)
     with listener:
-        server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
-        try:
-            app.state.services.prepare()
-        except StoreError as error:
-            return _fail(str(error))
-        return 0 if server.serve_forever() else 2
+        return _serve(settings, listener)
+
+
+def _serve(settings: Settings, listener: socket.socket) -> int:
+    try:
+        from floatscope_server.app import create_app
+        from floatscope_server.database import StoreError
+        from floatscope_server.serving import Server
+    except ModuleNotFoundError as error:
+        return _fail(f'{error.name} is missing; type: pip install "floatscope[server]"')
+
+    app = create_app(settings)
+    server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
+    try:
+        app.state.services.prepare()
+    except StoreError as error:
+        return _fail(str(error))
+    return 0 if server.serve_forever() else 2

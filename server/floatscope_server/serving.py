@@ -1,4 +1,4 @@
-"""Listening: the socket, and uvicorn on it."""
+"""The application under uvicorn, on a socket that listens already."""
 
 from __future__ import annotations
 
@@ -13,35 +13,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from floatscope import wire
-from floatscope_server.settings import Settings
 
-__all__ = ["Server", "address_of", "listen"]
+__all__ = ["Server"]
 
-_BACKLOG = 512
 _HEADER_ROOM = 64 << 10
 """Bytes of a block message beside its body."""
-
-
-def listen(settings: Settings) -> socket.socket:
-    """A listening socket; ``OSError`` if the address is taken or not this machine's."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit it. Without it a client that stops reading keeps its connection for ever.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.user_timeout_s))
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """``HOST:PORT`` of a listening socket, as in a URL."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Server(uvicorn.Server):

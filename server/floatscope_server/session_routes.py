@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from floatscope_server.auth import COOKIE, SESSION_DAYS
-from floatscope_server.jsontext import JSONText
-from floatscope_server.security import Refusal
+from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import Services, services_of
 
 __all__ = ["router"]

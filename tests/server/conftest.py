@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import secrets
+import struct
 import subprocess
 import sys
 import threading
@@ -26,8 +28,9 @@ from websockets.typing import Subprotocol
 
 from floatscope import wire
 from floatscope_server.app import create_app
+from floatscope_server.listener import address_of, listen
 from floatscope_server.services import Services
-from floatscope_server.serving import Server, address_of, listen
+from floatscope_server.serving import Server
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
@@ -315,6 +318,30 @@ class Make:
 @pytest.fixture
 def make() -> Make:
     return Make()
+
+
+Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """An FSB1 block, read as its description says."""
+    assert data[:4] == b"FSB1"
+    (length,) = struct.unpack_from("<I", data, 4)
+    header = json.loads(data[8 : 8 + length])
+    start = 8 + length
+    assert start % 8 == 0
+    arrays = {}
+    for entry in header["arrays"]:
+        assert entry["offset"] % 8 == 0
+        count = math.prod(entry["shape"])
+        array = np.frombuffer(data, entry["dtype"], count, start + entry["offset"])
+        arrays[entry["name"]] = array.reshape(entry["shape"])
+    return header["meta"], arrays
+
+
+@pytest.fixture(name="unpack")
+def unpack_fixture() -> Unpack:
+    return unpack
 
 
 class Clock:

@@ -215,3 +215,13 @@ def test_a_stopping_server_loses_nothing_it_acknowledged(
     again = start()
     values = again.json("/api/v1/runs/run/scalars")[0]["values"]
     assert len(values) >= last
+
+
+def test_a_hello_that_cannot_be_digested_is_refused_alone(agent: MakeAgent, make: Make) -> None:
+    healthy = agent(run="healthy")
+    config: dict[str, object] = {}
+    for _ in range(700):
+        config = {"in": config}
+    refused = agent(run="deep", connected=False, config=config).connect()
+    assert isinstance(refused, wire.Refused)
+    assert isinstance(healthy.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),))), wire.Ack)

@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from floatscope import wire
+from floatscope_server.listener import listen
 from floatscope_server.live import Viewer
-from floatscope_server.serving import listen
 from floatscope_server.settings import Settings
-from tests.server.test_server_query import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from tests.server.conftest import Make, MakeAgent, Running
+    from tests.server.conftest import Make, MakeAgent, Running, Start, Unpack
 
 
 class Page:
     """A browser's side of the live socket."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, unpack: Unpack) -> None:
         self._connection = connection
+        self._unpack = unpack
 
     def say(self, message: object) -> None:
         self._connection.send(json.dumps(message))
@@ -38,7 +40,7 @@ class Page:
         while True:
             data = self._connection.recv(timeout=30)
             if isinstance(data, bytes):
-                meta, arrays = unpack(data)
+                meta, arrays = self._unpack(data)
                 if kind == "heat":
                     return meta, arrays
             elif (message := json.loads(data))["type"] == kind:
@@ -46,12 +48,12 @@ class Page:
 
 
 @pytest.fixture
-def open_page(server: Running) -> Iterator[Callable[[], Page]]:
+def open_page(server: Running, unpack: Unpack) -> Iterator[Callable[[], Page]]:
     with ExitStack() as stack:
 
         def begin() -> Page:
             url = f"ws://{server.address}/live/v1"
-            return Page(stack.enter_context(connect(url, compression=None, close_timeout=1)))
+            return Page(stack.enter_context(connect(url, compression=None, close_timeout=1)), unpack)
 
         yield begin
 
@@ -174,11 +176,12 @@ def test_a_viewer_that_is_too_slow_is_told_to_fetch_anew_and_holds_little() -> N
 
 
 def test_one_that_never_reads_delays_nobody_and_is_cut_off(
-    start: Callable[..., Running],
+    start: Start,
     agent: MakeAgent,
     make: Make,
     wait_for: Callable[[Callable[[], object], str], None],
-    tmp_path: Any,  # noqa: ANN401 - pytest's path
+    unpack: Unpack,
+    tmp_path: Path,
 ) -> None:
     server = start(data=tmp_path / "live", user_timeout_s=1.0, viewer_bytes=100_000)
     one = agent(address=server.address, layers=[make.layer(i, f"l{i}") for i in range(2000)])
@@ -198,7 +201,7 @@ def test_one_that_never_reads_delays_nobody_and_is_cut_off(
         live = server.services.live
         wait_for(lambda: any(viewer.run for viewer in live.viewers), "the subscription")
         with connect(f"ws://{server.address}/live/v1", compression=None, close_timeout=1) as connection:
-            page = Page(connection)
+            page = Page(connection, unpack)
             page.say({"type": "subscribe", "run": "run", "heat": None})
             wait_for(lambda: sum(v.run is not None for v in live.viewers) == 2, "the second subscription")
             step = 0
@@ -222,17 +225,18 @@ def test_one_that_never_reads_delays_nobody_and_is_cut_off(
 
 
 def test_the_listener_gives_up_on_peers_that_acknowledge_nothing() -> None:
-    with listen(Settings(port=0, user_timeout_s=30.0)) as listener:
-        with socket.create_connection(listener.getsockname()):
-            accepted, _ = listener.accept()
-            with accepted:
-                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    with (
+        listen(Settings(port=0, user_timeout_s=30.0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
-def test_no_more_viewers_than_allowed(start: Callable[..., Running], tmp_path: Any) -> None:  # noqa: ANN401
-    server = start(data=tmp_path / "few", max_viewers=1)
+def test_no_more_viewers_than_allowed(start: Start, unpack: Unpack) -> None:
+    server = start(max_viewers=1)
     url = f"ws://{server.address}/live/v1"
     with connect(url, compression=None) as first:
-        Page(first).until("welcome")
-        with connect(url, compression=None) as second, pytest.raises(Exception, match="1013"):
+        Page(first, unpack).until("welcome")
+        with connect(url, compression=None) as second, pytest.raises(ConnectionClosed, match="1013"):
             second.recv(timeout=30)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from floatscope_server.query.show import show
 from floatscope_server.store import Store
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Make, MakeAgent, MakePen, Running
+    from tests.server.conftest import Make, MakeAgent, MakePen, Running, Unpack
 
 
 def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - options of heat_map
@@ -44,23 +42,7 @@ def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: 
         return heat_map(session, FrameCache(1 << 20), run_named(session, name), **given)
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """An FSB1 block, read as its description says."""
-    assert data[:4] == b"FSB1"
-    (length,) = struct.unpack_from("<I", data, 4)
-    header = json.loads(data[8 : 8 + length])
-    start = 8 + length
-    assert start % 8 == 0
-    arrays = {}
-    for entry in header["arrays"]:
-        assert entry["offset"] % 8 == 0
-        count = math.prod(entry["shape"])
-        array = np.frombuffer(data, entry["dtype"], count, start + entry["offset"])
-        arrays[entry["name"]] = array.reshape(entry["shape"])
-    return header["meta"], arrays
-
-
-def test_missing_is_kept_apart_from_nan() -> None:
+def test_missing_is_kept_apart_from_nan(unpack: Unpack) -> None:
     values = np.array([[1.5, np.nan], [MISSING, -np.inf]], np.float32)
     assert values_of(values) == [[1.5, "NaN"], [None, "-Infinity"]]
     _, arrays = unpack(pack({"a": 1}, {"values": values, "steps": np.arange(3)}))
@@ -327,7 +309,9 @@ def test_the_cache_changes_nothing_and_stays_bounded(store: Store, pen: MakePen,
     np.testing.assert_array_equal(first.values, fresh.values)
 
 
-def test_heat_map_and_scalars_come_as_typed_arrays_too(server: Running, agent: MakeAgent, make: Make) -> None:
+def test_heat_map_and_scalars_come_as_typed_arrays_too(
+    server: Running, agent: MakeAgent, make: Make, unpack: Unpack
+) -> None:
     one = agent(layers=[make.layer(0, "a", ("grad", "fp16")), make.layer(1, "b")])
     one.deliver(
         wire.Body(

@@ -25,6 +25,11 @@ def _gaps(store: Store) -> dict[str, int]:
         return {gap.reason: gap.count for gap in session.exec(select(Gap))}
 
 
+def _observed(store: Store) -> None:
+    """Until the observers have had all that was acknowledged: the writer thread takes this up after them."""
+    store.write(lambda _: None)
+
+
 def _run(store: Store, name: str = "run") -> Run:
     with store.read() as session:
         return session.exec(select(Run).where(Run.name == name)).one()
@@ -58,6 +63,7 @@ def test_layers_are_numbered_by_the_run_not_by_the_writer(store: Store, pen: Mak
     second = pen(store, rank=1, world=2, layers=[make.layer(5, "b"), make.layer(9, "a")])
     first.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),)))
     second.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[20.0, 10.0]], layers=[5, 9]),)))
+    _observed(store)
     layers = [np.frombuffer(o.body.summaries[0].layers, "<u4").tolist() for o in seen]
     assert layers == [[0, 1], [1, 0]]
     assert {index: layer.name for index, layer in seen[1].layers.items()} == {0: "a", 1: "b"}
@@ -299,6 +305,7 @@ def test_a_failing_observer_stops_nobody(store: Store, pen: MakePen, caplog: pyt
     one = pen(store)
     one.deliver(wire.Body())
     one.deliver(wire.Body())
+    _observed(store)
     assert seen == [1, 2]
     assert "an observer failed" in caplog.text
 
@@ -315,6 +322,7 @@ def test_replay_gives_what_was_observed(store: Store, pen: MakePen, make: Make) 
                 events=(wire.Event(step=step, kind="skipped", detail={"scale": 2.0}),) if step == 4 else (),
             )
         )
+    _observed(store)
     again = list(store.replay(seen[0].run_id, 1, last_steps=3))
     assert [o.seq for o in again] == [4, 5, 6]
     for stored, observed in zip(again, seen[3:], strict=True):

@@ -24,6 +24,17 @@ _NAN = (
 ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("nonfinite", ""): _NAN,
+        ("nonfinite", "skipped"): (
+            (
+                "The scaler skipped this step, so the weights are still sound, but lowering the loss scale does not "
+                "help against a NaN in the forward pass: lower the peak learning rate (learning_rate), lengthen the "
+                "warm-up (warmup_ratio), or use a format with more range."
+            ),
+            (
+                "缩放器跳过了该步，权重仍然正常；但降低损失缩放无法消除前向计算中的 NaN：请降低峰值学习率"
+                "（learning_rate）、延长预热（warmup_ratio），或使用范围更大的格式。"
+            ),
+        ),
         ("nonfinite", "gradient_overflow"): (
             "A loss scaler finds its level this way: single steps are harmless, three in a row are not.",
             "损失缩放器以此寻找合适的尺度：偶发一步无害，连续三步则不然。",

@@ -146,7 +146,9 @@ class AlertEngine:
             self._wake.notify()
 
     def drain(self) -> None:
-        """Block until everything handed in so far is judged and stored."""
+        """Block until everything handed in so far is judged and stored, or the engine has ended."""
+        if self._thread is None:
+            return
         done = threading.Event()
         with self._wake:
             self._waiters.append(done)
@@ -176,6 +178,8 @@ class AlertEngine:
                 # read it back.
                 if stopping:
                     _log.exception("the last alerts could not be stored; they are judged again at the next start")
+                    for waiter in waiters:
+                        waiter.set()
                     return
                 _log.exception("alerts could not be judged; trying again")
                 self._forget(behind, batch, waiters)

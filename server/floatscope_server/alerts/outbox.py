@@ -73,12 +73,12 @@ class Outbox:
         self._tries: set[asyncio.Task[None]] = set()
         self._busy: Counter[int] = Counter()
         self._freed = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Begin to deliver, with what the last run of the server left leased: its outcome is not known, so it is sent
         again. One server at a time holds the store."""
-        self._stopping = False
+        self._stopping.clear()
         self._transport = Transport(self._guard, self._resolver, connections=_AT_ONCE)
         await asyncio.to_thread(self._store.write, self._release)
         self._main = asyncio.create_task(self._run(), name="floatscope-outbox")
@@ -87,7 +87,7 @@ class Outbox:
         """End; what is under way gets a moment, and is sent again at the next start otherwise."""
         if self._main is None or self._transport is None:
             return
-        self._stopping = True
+        self._stopping.set()
         self._freed.set()
         await self._main
         self._main = None
@@ -105,9 +105,9 @@ class Outbox:
         )
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
-                while not self._stopping and (leased := await self._lease()):
+                while not self._stopping.is_set() and (leased := await self._lease()):
                     for delivery in leased:
                         self._busy[delivery.endpoint_id] += 1
                         task = asyncio.create_task(self._deliver(delivery))
@@ -115,7 +115,7 @@ class Outbox:
                         task.add_done_callback(self._tries.discard)
             except Exception:  # noqa: BLE001 - logged
                 _log.exception("the outbox could not be read; trying again")
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             self._freed.clear()
             with contextlib.suppress(TimeoutError):

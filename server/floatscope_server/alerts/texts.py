@@ -71,8 +71,6 @@ def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None)
         return _limit(limit)
     first, after, inside = producer["first"], producer["after"], producer["in"]
     kind, kind_zh = _tensor(producer["kind"])
-    since = "the first recording" if after is None else after
-    since_zh = "首个记录" if after is None else after
     scope = f" in {inside}" if inside else ""
     scope_zh = f"（位于 {inside} 内）" if inside else ""
     match producer["how"]:
@@ -101,15 +99,20 @@ def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None)
                 f" Going backward it arose not later than {first}; only reduced gradients were recorded.",
                 f" 反向传播中不晚于 {first} 出现；仅记录了规约后的梯度。",
             )
+        case "backward" | "between" if after is None:
+            text = (
+                f" It arose in {first} or before it: no finite tensor was recorded earlier.",
+                f" 出现在 {first} 或其之前：更早没有有限的张量记录。",
+            )
         case "backward":
             text = (
-                f" Going backward it arose between {since} and {first}{scope}.",
-                f" 反向传播中出现在 {since_zh} 与 {first} 之间{scope_zh}。",
+                f" Going backward it arose between {after} and {first}{scope}.",
+                f" 反向传播中出现在 {after} 与 {first} 之间{scope_zh}。",
             )
         case _:
             text = (
-                f" It arose between {since} (last finite output) and {first} (first non-finite {kind}){scope}.",
-                f" 出现在 {since_zh}（最后的有限输出）与 {first}（首个非有限{kind_zh}）之间{scope_zh}。",
+                f" It arose between {after} (last finite output) and {first} (first non-finite {kind}){scope}.",
+                f" 出现在 {after}（最后的有限输出）与 {first}（首个非有限{kind_zh}）之间{scope_zh}。",
             )
     if limit is None:
         return text
@@ -301,5 +304,7 @@ def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
         origin = f" At the present trend it overflows in {eta} steps.", f" 按当前趋势将在 {eta} 步后溢出。"
     words = _Words(_where(verdict), _more(verdict, hits), origin)
     happened = _happened(verdict, step, words)
-    means = ADVICE.get((verdict.kind, verdict.reason)) or ADVICE[(verdict.kind, "")]
+    # A NaN loss whose step the scaler skipped has not reached the weights.
+    reason = "skipped" if verdict.kind == "nonfinite" and verdict.detail.get("skipped") else verdict.reason
+    means = ADVICE.get((verdict.kind, reason)) or ADVICE[(verdict.kind, "")]
     return f"{happened[0]}{origin[0]} {means[0]}", f"{happened[1]}{origin[1]} {means[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 HELP = "run the service: takes telemetry in, stores it, shows it, sends alerts"
 EXAMPLE = "floatscope server --data ./floatscope-data"
@@ -36,9 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
-    try:
-        from floatscope_server.serve_command import serve
-    except ModuleNotFoundError as error:
-        print(f'floatscope: {error.name} is missing; type: pip install "floatscope[server]"', file=sys.stderr)
-        return 2
+    from floatscope_server.serve_command import serve
+
     return serve(args)

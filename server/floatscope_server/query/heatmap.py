@@ -23,7 +23,7 @@ from floatscope_server.store.ledger import layer_of
 __all__ = ["HeatMap", "heat_map", "in_execution_order", "layer_formats", "log2_limits", "run_layers"]
 
 _WINDOW_CELLS = 1 << 21
-"""Cells that are spread out at once: 8 MiB."""
+"""Cells that are spread out at once over all ranks: 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,8 @@ def heat_map(
     else:
         cell = cell_size(*span, columns)
         starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
-        values, seen = _values(session, cache, stream, line, span, cell, limits, how)
+        budget = _WINDOW_CELLS // max(1, len(table) * run.world)
+        values, seen = _values(session, cache, stream, line, span, cell, limits, how, budget)
         wanted = None if names is None else set(names)
         shown = [
             layer
@@ -179,13 +180,14 @@ def _values(
     cell: int,
     limits: npt.NDArray[np.float64],
     how: Metric,
+    budget: int,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """[columns, all layers of the run], and which layers were seen in it."""
+    """[columns, all layers of the run], and which layers were seen in it; about ``budget`` steps at a time."""
     size = len(limits)
     origin = span[0] // cell * cell
     values = np.full((span[1] // cell - span[0] // cell + 1, size), MISSING, np.float32)
     seen = np.zeros(size, bool)
-    window = max(cell, _WINDOW_CELLS // max(size, 1) // cell * cell)
+    window = max(cell, budget // cell * cell)
     for start in range(origin, span[1] + 1, window):
         stop = min(start + window, span[1] + 1)
         by_rank: dict[int, npt.NDArray[np.float32]] = {}

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
-from floatscope_server.jsontext import JSONText
 from floatscope_server.query.heatmap import heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import device_samples, scalar_series
 from floatscope_server.query.show import show
+from floatscope_server.responses import JSONText
 from floatscope_server.services import Services, services_of
 from floatscope_server.store.parts import MAX_STEP
 

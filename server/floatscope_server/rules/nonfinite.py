@@ -88,7 +88,16 @@ def judge(rule: Nonfinite, window: Window, now: Record) -> Outcome:
     if found is not None:
         reason, value = found
         severity = Severity.WARNING if window.reward_keys else Severity.CRITICAL
-        return alert(Verdict(kind="nonfinite", severity=severity, reason=reason, since_step=since, value=value))
+        return alert(
+            Verdict(
+                kind="nonfinite",
+                severity=severity,
+                reason=reason,
+                since_step=since,
+                value=value,
+                detail={"skipped": now.skipped},
+            )
+        )
     if not gradients_nonfinite(now):
         return OK
     row = window.in_a_row + (now.step >= rule.startup_steps)

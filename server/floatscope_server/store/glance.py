@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from floatscope import wire
 from floatscope._formats import formats
@@ -36,6 +37,8 @@ class Glance:
         self._worst: list[dict[str, Any]] = [
             {**entry, "headroom": number(entry["headroom"])} for entry in stored.get("worst", [])
         ]
+        self._table: Mapping[int, wire.Layer] = {}
+        self._known: dict[str, npt.NDArray[np.float64]] = {}
 
     def stored(self) -> dict[str, Any]:
         """As JSON for the run's row."""
@@ -94,13 +97,7 @@ class Glance:
 
     def _headroom(self, part: wire.Summaries, layers: Mapping[int, wire.Layer]) -> None:
         frame = Frame.of(part)
-        limits = np.full(len(frame.layers), np.nan)
-        for row, index in enumerate(frame.layers.tolist()):
-            for operand in layers[index].operands:
-                # A dynamically scaled operand fills its format by construction.
-                if operand.kind == part.kind and operand.scaling != "dynamic" and operand.format in formats:
-                    limits[row] = math.log2(formats[operand.format].max)
-        plane = headroom(frame, limits)
+        plane = headroom(frame, self._limits(part.kind, layers)[frame.layers])
         if not (plane < math.inf).any():
             return
         at, column = divmod(int(np.nanargmin(plane)), plane.shape[1])
@@ -121,6 +118,21 @@ class Glance:
             self._worst.append(entry)
         newest = max(kept["step"] // _BUCKET for kept in self._worst)
         self._worst = [kept for kept in self._worst if kept["step"] // _BUCKET > newest - _BUCKETS]
+
+    def _limits(self, kind: str, layers: Mapping[int, wire.Layer]) -> npt.NDArray[np.float64]:
+        """log2 of the largest number of each layer's format, NaN without one; kept while the table is the same."""
+        if layers is not self._table:
+            self._table = layers
+            self._known = {}
+        if kind not in self._known:
+            limits = np.full(len(layers), np.nan)
+            for index, layer in layers.items():
+                for operand in layer.operands:
+                    # A dynamically scaled operand fills its format by construction.
+                    if operand.kind == kind and operand.scaling != "dynamic" and operand.format in formats:
+                        limits[index] = math.log2(formats[operand.format].max)
+            self._known[kind] = limits
+        return self._known[kind]
 
 
 def _worse(a: float, b: float) -> float:

@@ -247,7 +247,7 @@ class Store:
         try:
             with connection.begin(), Session(connection) as session:
                 changed = self._tick_in(session)
-        except OperationalError:
+        except Exception:  # noqa: BLE001 - logged
             self._ledger.clear()
             _log.exception("the state of the runs could not be written")
         else:
@@ -381,10 +381,15 @@ class Store:
                     wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
                 )
 
-            with connection.begin(), Session(connection) as session:
-                batch = self._batch(session)
-                batch.apply(item.writer, message, refused)
-                batch.flush()
+            try:
+                with connection.begin(), Session(connection) as session:
+                    batch = self._batch(session)
+                    batch.apply(item.writer, message, refused)
+                    batch.flush()
+            except OperationalError as error:
+                self._ledger.clear()
+                self._postpone([item], error)
+                return
             for reply, answer in batch.replies:
                 reply(answer)
         elif isinstance(item.message, wire.Hello):

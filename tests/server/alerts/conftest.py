@@ -180,6 +180,20 @@ class Feed:
         self._seqs[writer] = answer.last_seq
         return writer
 
+    def resume(self, writer: str, seq: int) -> str:
+        """A writer that has sent ``seq`` blocks before the server went down."""
+        identity = wire.Identity(run="run", writer=writer)
+        answer = self._ask(
+            writer,
+            wire.Hello(
+                protocol_min=1, protocol_max=1, agent="test", identity=identity, wall_ns=time.time_ns(), monotonic_ns=0
+            ),
+        )
+        assert isinstance(answer, wire.Welcome), answer
+        assert answer.last_seq == seq
+        self._seqs[writer] = seq
+        return writer
+
     def put(self, writer: str, body: wire.Body) -> None:
         """The writer's next block."""
         self._seqs[writer] += 1

@@ -56,7 +56,7 @@ def _told(store: Store) -> list[tuple[str, str, int]]:
             .join(Alert, col(Alert.id) == col(AlertEvent.alert_id))
             .order_by(col(AlertEvent.step), col(Alert.id))
         ).all()
-        return [tuple(row) for row in rows]
+        return [(kind, event, step) for kind, event, step in rows]
 
 
 def _add_endpoint(store: Store, **options: Any) -> None:  # noqa: ANN401 - of Endpoint

@@ -193,9 +193,6 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("stream_id", "attempt", "first", "rank", "writer", "seq", "part"),
     )
-    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
-        batch_op.create_index("ix_wal_frame_writer", ["writer", "seq"], unique=False)
-
     op.create_table(
         "endpoint",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -325,9 +322,6 @@ def downgrade() -> None:
     op.drop_index("ix_alert_run", table_name="alert")
     op.drop_table("alert")
     op.drop_table("endpoint")
-    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
-        batch_op.drop_index("ix_wal_frame_writer")
-
     op.drop_table("wal_frame")
     op.drop_table("stream_state")
     with op.batch_alter_table("writer", schema=None) as batch_op:
