@@ -49,6 +49,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/api/v1/endpoints"): "admin",
     ("POST", "/api/v1/endpoints"): "admin",
     ("DELETE", "/api/v1/endpoints/{endpoint_id}"): "admin",
+    ("POST", "/api/v1/endpoints/{endpoint_id}/secret"): "admin",
     ("POST", "/api/v1/endpoints/{endpoint_id}/test"): "admin",
     ("GET", "/api/v1/deliveries"): "read",
     ("POST", "/api/v1/deliveries/{delivery_id}/redeliver"): "admin",

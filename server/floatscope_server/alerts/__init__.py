@@ -1,1 +1,1 @@
-"""Alerts."""
+"""Alerts: from what the rules find to what a person receives."""

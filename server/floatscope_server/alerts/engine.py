@@ -1,30 +1,351 @@
-"""Stand-in until the alert engine is merged."""
+"""The engine: judges what the store has committed, and writes what comes of it.
+
+Judging may lag behind the store and may die at any moment. What has been judged is a mark per writer that moves in the
+transaction that stores the alerts, their events and the outbox rows; whatever lies beyond it is judged again after a
+restart, from the state that the same transaction stored. So no transition is lost and none has two events.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
 
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
+from floatscope_server.alerts.book import Book, Transition
+from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
+from floatscope_server.alerts.machine import Ended
+from floatscope_server.alerts.models import Alert, Evaluated
+from floatscope_server.alerts.views import alerts_of
+from floatscope_server.models import Run, Writer
 from floatscope_server.observation import Observation
+from floatscope_server.rules import RuleParameters, RunWindow
+from floatscope_server.settings import Settings
+
+__all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_WARM_UP_STEPS = 300
+_RUNS_IN_MEMORY = 64
+_FLUSH_S = 1.0
+_SWEEP_S = 2.0
+_RETRY_S = 1.0
+_ALL_STEPS = 1 << 40
+_OVER = ("finished", "failed")
+
+
+class Store(Protocol):
+    """What the engine needs of the store."""
+
+    def write(self, fn: Callable[[Session], _T]) -> _T: ...
+    def read(self) -> AbstractContextManager[Session]: ...
+    def replay(self, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]: ...
+
+
+class Live(Protocol):
+    """What the engine needs of the live fan-out."""
+
+    def publish(self, run: str, message: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Key:
+    run_id: int
+    attempt: int
+
+
+class _Run:
+    """One attempt of a run in memory: the rules' window, the open alerts, and what is not yet stored of them."""
+
+    def __init__(self, rules: RuleParameters, name: str) -> None:
+        self.name = name
+        self.window = RunWindow(rules)
+        self.book = Book()
+        self.seqs: dict[str, int] = {}
+        self.moved: dict[str, Mark] = {}
+        self.transitions: list[Transition] = []
+
+    def mark(self, observation: Observation) -> None:
+        self.seqs[observation.writer] = observation.seq
+        last = observation.body.first_step + max(observation.body.steps, 1) - 1
+        self.moved[observation.writer] = Mark(observation.writer, observation.seq, last)
 
 
 class AlertEngine:
-    def __init__(self, store: Any, live: Any, settings: Any) -> None:  # noqa: ANN401
-        pass
+    """Judges observations in a thread of its own.
+
+    The queue is bounded by ``queue_blocks`` and ``queue_bytes``; what does not fit is not lost but read back from the
+    store later (``overflows`` counts how often). ``clock`` gives the wall-clock times that are stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        live: Live,
+        settings: Settings,
+        *,
+        rules: RuleParameters | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        queue_blocks: int = 1024,
+        queue_bytes: int = 64 << 20,
+    ) -> None:
+        self.overflows = 0
+        self._store = store
+        self._live = live
+        self._settings = settings
+        self._rules = RuleParameters() if rules is None else rules
+        self._clock = clock
+        self._limits = (queue_blocks, queue_bytes)
+        self._runs: OrderedDict[_Key, _Run] = OrderedDict()
+        self._queue: deque[Observation] = deque()
+        self._queued_bytes = 0
+        self._behind: dict[_Key, None] = {}
+        self._waiters: list[threading.Event] = []
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._flushed = time.monotonic()
+        self._swept = time.monotonic()
 
     def start(self) -> None:
-        pass
+        """Start judging, with what the last run of the server left unjudged."""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._main, name="floatscope-alerts", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        pass
-
-    def drain(self) -> None:
-        pass
+        """Judge and store what was handed in, then end. The store must still be running."""
+        if self._thread is None:
+            return
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+        self._thread = None
 
     def observe(self, observation: Observation) -> None:
-        pass
+        """Take in a committed block. Never blocks; called in the store's writer thread."""
+        size = _nbytes(observation)
+        with self._wake:
+            if len(self._queue) >= self._limits[0] or self._queued_bytes + size > self._limits[1]:
+                self.overflows += 1
+                self._behind[_Key(observation.run_id, observation.attempt)] = None
+            else:
+                self._queue.append(observation)
+                self._queued_bytes += size
+            self._wake.notify()
+
+    def drain(self) -> None:
+        """Block until everything handed in so far is judged and stored, or the engine has ended."""
+        if self._thread is None:
+            return
+        done = threading.Event()
+        with self._wake:
+            self._waiters.append(done)
+            self._wake.notify()
+        done.wait()
+
+    # The engine's thread.
+
+    def _main(self) -> None:
+        recovered = False
+        while True:
+            behind, batch, waiters, stopping = self._take(idle=recovered)
+            try:
+                if not recovered:
+                    self._recover()
+                    recovered = True
+                for key in behind:
+                    self._load(key, rebuild=True)
+                for observation in batch:
+                    self._judge(observation)
+                if time.monotonic() - self._swept >= _SWEEP_S or waiters:
+                    self._sweep()
+                if waiters or stopping or self._due():
+                    self._flush()
+            except Exception:  # noqa: BLE001 - logged
+                # The database is full or locked, or the store is stopping. Nothing of it is stored: forget it all and
+                # read it back.
+                if stopping:
+                    _log.exception("the last alerts could not be stored; they are judged again at the next start")
+                    for waiter in waiters:
+                        waiter.set()
+                    return
+                _log.exception("alerts could not be judged; trying again")
+                self._forget(behind, batch, waiters)
+                continue
+            for waiter in waiters:
+                waiter.set()
+            if stopping:
+                return
+
+    def _take(self, *, idle: bool) -> tuple[list[_Key], list[Observation], list[threading.Event], bool]:
+        with self._wake:
+            if idle and not (self._queue or self._behind or self._waiters or self._stopping):
+                self._wake.wait(_FLUSH_S)
+            behind, self._behind = list(self._behind), {}
+            batch = list(self._queue)
+            self._queue.clear()
+            self._queued_bytes = 0
+            waiters, self._waiters = self._waiters, []
+            return behind, batch, waiters, self._stopping
+
+    def _forget(self, behind: list[_Key], batch: list[Observation], waiters: list[threading.Event]) -> None:
+        keys = {**dict.fromkeys(behind), **dict.fromkeys(self._runs)}
+        keys |= dict.fromkeys(_Key(o.run_id, o.attempt) for o in batch)
+        self._runs.clear()
+        with self._wake:
+            self._behind |= keys
+            self._waiters = waiters + self._waiters
+            if not self._stopping:
+                self._wake.wait_for(lambda: self._stopping, _RETRY_S)
+
+    def _recover(self) -> None:
+        """Judge what was committed and not judged before the last end."""
+        with self._store.read() as session:
+            rows = session.exec(
+                select(Writer.run_id, Writer.attempt, Writer.last_seq, Evaluated.seq).join(
+                    Evaluated, col(Evaluated.writer) == col(Writer.id), isouter=True
+                )
+            ).all()
+        for key in sorted({_Key(run_id, attempt) for run_id, attempt, last, seq in rows if last > (seq or 0)}):
+            self._load(key)
+
+    def _load(self, key: _Key, *, rebuild: bool = False) -> _Run:
+        """The attempt from the store: marks and open alerts, a silent replay up to the marks, then what lies beyond."""
+        if rebuild and key in self._runs:
+            self._flush()
+            del self._runs[key]
+        with self._store.read() as session:
+            row = session.get(Run, key.run_id)
+            assert row is not None, "a committed block belongs to a run"
+            run = _Run(self._rules, row.name)
+            marks = session.exec(
+                select(Evaluated).where(Evaluated.run_id == key.run_id, Evaluated.attempt == key.attempt)
+            ).all()
+            written = session.exec(
+                select(Writer.id, Writer.last_seq, Writer.last_step).where(
+                    Writer.run_id == key.run_id, Writer.attempt == key.attempt
+                )
+            ).all()
+            for entry in open_entries(session, key.run_id, key.attempt):
+                run.book.add(entry)
+        run.seqs = {mark.writer: mark.seq for mark in marks}
+        self._runs[key] = run
+        for observation in self._store.replay(key.run_id, key.attempt, last_steps=_reach(marks, written)):
+            if observation.seq > run.seqs.get(observation.writer, 0):
+                self._judge_in(run, observation)
+            else:
+                for _ in run.window.judge(observation):
+                    pass
+        for writer, seq, step in written:
+            # Blocks without steps are not replayed.
+            if seq > run.seqs.get(writer, 0):
+                run.seqs[writer] = seq
+                run.moved[writer] = Mark(writer, seq, step)
+        return run
+
+    def _run(self, key: _Key) -> _Run:
+        run = self._runs.get(key)
+        if run is None:
+            self._end_older(key)
+            run = self._load(key)
+            while len(self._runs) > _RUNS_IN_MEMORY:
+                self._flush()
+                self._runs.popitem(last=False)
+        self._runs.move_to_end(key)
+        return run
+
+    def _judge(self, observation: Observation) -> None:
+        run = self._run(_Key(observation.run_id, observation.attempt))
+        if observation.seq > run.seqs.get(observation.writer, 0):
+            self._judge_in(run, observation)
+
+    def _judge_in(self, run: _Run, observation: Observation) -> None:
+        run.mark(observation)
+        try:
+            for finding in run.window.judge(observation):
+                run.transitions += run.book.apply(finding)
+        except Exception:  # noqa: BLE001 - logged
+            # One block that the rules choke on must not end the judging of all others.
+            _log.exception("block %d of writer %s could not be judged", observation.seq, observation.writer)
+
+    def _end_older(self, key: _Key) -> None:
+        """A new attempt has begun: nothing more is heard of those before."""
+        with self._store.read() as session:
+            older = session.exec(
+                select(Alert.attempt)
+                .where(Alert.run_id == key.run_id, Alert.attempt < key.attempt, Alert.state != "resolved")
+                .distinct()
+            ).all()
+        open_here = [k for k in self._runs if k.run_id == key.run_id and k.attempt < key.attempt]
+        for old in sorted({*open_here, *(_Key(key.run_id, attempt) for attempt in older)}):
+            run = self._runs.get(old) or self._load(old)
+            run.transitions += run.book.end(Ended.RUN_RESTARTED)
+
+    def _sweep(self) -> None:
+        """Close what is open of runs that are over."""
+        self._swept = time.monotonic()
+        with self._store.read() as session:
+            over = session.exec(
+                select(Alert.run_id, Alert.attempt)
+                .join(Run, col(Run.id) == col(Alert.run_id))
+                .where(Alert.state != "resolved", col(Run.state).in_(_OVER))
+                .distinct()
+            ).all()
+        for run_id, attempt in over:
+            run = self._run(_Key(run_id, attempt))
+            run.transitions += run.book.end(Ended.RUN_FINISHED)
+
+    def _due(self) -> bool:
+        return time.monotonic() - self._flushed >= _FLUSH_S or any(run.transitions for run in self._runs.values())
+
+    def _flush(self) -> None:
+        self._flushed = time.monotonic()
+        work: list[Work] = []
+        for key, run in self._runs.items():
+            if run.moved or run.transitions or run.book.changed:
+                work.append(
+                    Work(
+                        run_id=key.run_id,
+                        run=run.name,
+                        attempt=key.attempt,
+                        entries=list(run.book.changed),
+                        transitions=run.transitions,
+                        marks=list(run.moved.values()),
+                    )
+                )
+        if not work:
+            return
+        now = self._clock()
+        changed = self._store.write(lambda session: [store(session, self._settings, item, now) for item in work])
+        for run in self._runs.values():
+            run.moved, run.transitions = {}, []
+            run.book.changed.clear()
+        for item, alerts in zip(work, changed, strict=True):
+            for alert in alerts:
+                self._live.publish(item.run, {"type": "alert", "run": item.run, "alert": alert})
 
 
-def alerts_of(session: Session, run_id: int) -> list[dict[str, Any]]:
-    return []
+def _nbytes(observation: Observation) -> int:
+    body = observation.body
+    return sum(len(f.data) for s in body.summaries for f in s.fields) + sum(len(h.counts) for h in body.histograms)
+
+
+def _reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two queries
+    """How many steps back a replay must go: to the oldest mark, and before it what warms up the rules."""
+    marked = {mark.writer: mark.step for mark in marks}
+    if any(writer not in marked for writer, _, _ in written):
+        return _ALL_STEPS
+    newest = max((step for _, _, step in written), default=-1)
+    return newest - min(marked.values(), default=-1) + _WARM_UP_STEPS

@@ -1,0 +1,184 @@
+"""Where webhooks may connect to, decided on the resolved address at connect time.
+
+Public addresses are allowed. Loopback, private, link-local and other special addresses need a line in the operator's
+list: the host name, the address or a network around it. Addresses of cloud metadata services hand out credentials; they
+need a line that spells out the very address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+
+import httpcore
+
+__all__ = ["ForbiddenAddressError", "Guard", "GuardedBackend", "Reply", "Resolver", "Transport", "resolve"]
+
+Address = IPv4Address | IPv6Address
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""(host, port) -> addresses; ``OSError`` when the name is unknown."""
+
+_METADATA = frozenset(
+    ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "169.254.170.2",
+        "169.254.170.23",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+_CONNECT_S, _WRITE_S, _READ_S, _POOL_S = 5.0, 5.0, 10.0, 10.0
+_TOTAL_S = 20.0
+
+
+class ForbiddenAddressError(Exception):
+    """The name resolves to nothing that webhooks may connect to; the text says what an operator can do."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """The addresses of ``host`` by the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+def _meant(address: Address) -> list[Address]:
+    """``address`` and the IPv4 addresses that an IPv6 one stands for."""
+    if isinstance(address, IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    meant: list[Address] = [address]
+    if address.sixtofour is not None:
+        meant.append(address.sixtofour)
+    if address.teredo is not None:
+        meant.append(address.teredo[1])
+    if address in _NAT64:
+        meant.append(IPv4Address(int(address) & 0xFFFFFFFF))
+    return meant
+
+
+class Guard:
+    """The operator's list. ``ValueError`` for an entry that is neither a host name nor an address or network."""
+
+    def __init__(self, allow: Iterable[str]) -> None:
+        self._names: set[str] = set()
+        self._networks = []
+        self._literal: set[Address] = set()
+        for entry in allow:
+            try:
+                network = ip_network(entry, strict=False)
+            except ValueError:
+                if "/" in entry or not entry.strip():
+                    raise ValueError(f"{entry!r} is neither a host name nor a network such as 10.0.0.0/8") from None
+                self._names.add(entry.lower().rstrip("."))
+                continue
+            self._networks.append(network)
+            if network.num_addresses == 1:
+                self._literal.add(network.network_address)
+
+    def permits(self, host: str, address: str) -> bool:
+        """Whether a webhook for ``host`` may connect to ``address``."""
+        meant = _meant(ip_address(address))
+        special = [each for each in meant if not each.is_global or each.is_multicast or each in _METADATA]
+        if any(each in _METADATA and each not in self._literal for each in special):
+            return False
+        if host.lower().rstrip(".") in self._names:
+            return True
+        return all(any(each.version == net.version and each in net for net in self._networks) for each in special)
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Resolves by itself and connects only to addresses that ``guard`` permits, so that no second look-up can give
+    another answer than the one that was checked."""
+
+    def __init__(self, guard: Guard, resolver: Resolver = resolve) -> None:
+        self._guard = guard
+        self._resolver = resolver
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first permitted address that answers."""
+        try:
+            async with asyncio.timeout(timeout):
+                found = await self._resolver(host, port)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(f"{host} was not resolved in time") from error
+        except OSError as error:
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {error.strerror or error}") from error
+        permitted = [address for address in dict.fromkeys(found) if self._guard.permits(host, address)]
+        if not permitted:
+            raise ForbiddenAddressError(
+                f"{host} is at {', '.join(found) or 'no address'}, where webhooks may not connect; an operator can "
+                "allow it with FLOATSCOPE_WEBHOOK_ALLOW"
+            )
+        failure: Exception | None = None
+        for address in permitted:
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Never: a webhook goes to a host."""
+        raise ForbiddenAddressError("webhooks do not connect to Unix sockets")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A receiver's answer; ``retry_after`` is its header as sent."""
+
+    status: int
+    retry_after: str | None = None
+
+
+class Transport:
+    """Posts to receivers. No redirect is followed, no proxy is used, and the answer's body is not read."""
+
+    def __init__(self, guard: Guard, resolver: Resolver = resolve, *, connections: int = 64) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            max_connections=connections,
+            max_keepalive_connections=connections // 4,
+            keepalive_expiry=5.0,
+            network_backend=GuardedBackend(guard, resolver),
+        )
+
+    async def post(self, url: str, headers: Mapping[str | bytes, str | bytes], body: bytes) -> Reply:
+        """One try. Raises ``ForbiddenAddressError``, ``TimeoutError`` or one of httpcore's exceptions."""
+        timeout = {"connect": _CONNECT_S, "read": _READ_S, "write": _WRITE_S, "pool": _POOL_S}
+        async with (
+            asyncio.timeout(_TOTAL_S),
+            self._pool.stream("POST", url, headers=headers, content=body, extensions={"timeout": timeout}) as answer,
+        ):
+            retry_after = next((v.decode("latin-1") for k, v in answer.headers if k.lower() == b"retry-after"), None)
+            return Reply(status=answer.status, retry_after=retry_after)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()

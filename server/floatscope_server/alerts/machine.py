@@ -1,0 +1,114 @@
+"""The state machine of an alert: pending, firing, resolved. Pure; the step is a parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from floatscope_server.rules.verdict import Severity
+
+__all__ = ["Change", "Ended", "Phase", "Policy", "Signal", "State", "advance"]
+
+
+class Phase(StrEnum):
+    """The state that an alert shows."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class Ended(Enum):
+    """Why a condition says nothing any more: the run is over, or started anew. Neither means that it is sound."""
+
+    RUN_FINISHED = "run_finished"
+    RUN_RESTARTED = "run_restarted"
+
+
+class Change(Enum):
+    """What a step did to an alert. Each FIRED and each RESOLVED is one event."""
+
+    NONE = "none"
+    PENDING = "pending"
+    FIRED = "fired"
+    ESCALATED = "escalated"
+    RESOLVED = "resolved"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """``hold``: steps that a condition must last before it fires. ``keep``: steps that an alert goes on firing after
+    the condition last held."""
+
+    hold: int = 0
+    keep: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What a step says of a condition: it holds with ``severity``, it is seen to be sound (``clear``), the run has
+    ``ended``, or nothing at all."""
+
+    severity: Severity | None = None
+    clear: bool = False
+    ended: Ended | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """``since`` is the step at which the condition was first seen, ``fired`` the one at which the alert fired (None
+    while pending), ``held`` the last at which the condition held."""
+
+    phase: Phase
+    severity: Severity
+    since: int
+    held: int
+    fired: int | None = None
+
+
+def advance(
+    policy: Policy, state: State | None, signal: Signal, step: int, *, inhibited: bool = False
+) -> tuple[State | None, Change]:
+    """The next state and what happened. ``inhibited``: another alert explains the condition, so it may neither start
+    nor grow. ESCALATED leaves the old alert resolved; the caller opens a new one with the greater severity."""
+    if signal.severity is not None:
+        return _active(policy, state, signal.severity, step, inhibited=inhibited)
+    if state is None or state.phase is Phase.RESOLVED:
+        return state, Change.NONE
+    if signal.ended is not None:
+        return _close(state)
+    if not signal.clear:
+        return state, Change.NONE
+    if state.phase is Phase.PENDING or step - state.held >= policy.keep:
+        return _close(state)
+    return state, Change.NONE
+
+
+def _close(state: State) -> tuple[State | None, Change]:
+    if state.phase is Phase.PENDING:
+        return None, Change.DROPPED
+    return dataclasses.replace(state, phase=Phase.RESOLVED), Change.RESOLVED
+
+
+def _active(
+    policy: Policy, state: State | None, severity: Severity, step: int, *, inhibited: bool
+) -> tuple[State | None, Change]:
+    if state is None or state.phase is Phase.RESOLVED:
+        if inhibited:
+            return state, Change.NONE
+        if policy.hold > 0:
+            return State(phase=Phase.PENDING, severity=severity, since=step, held=step), Change.PENDING
+        return State(phase=Phase.FIRING, severity=severity, since=step, held=step, fired=step), Change.FIRED
+    held = max(step, state.held)
+    if state.phase is Phase.PENDING:
+        if inhibited:
+            return None, Change.DROPPED
+        worst = max(severity, state.severity)
+        if step - state.since < policy.hold:
+            return dataclasses.replace(state, severity=worst, held=held), Change.NONE
+        return dataclasses.replace(state, phase=Phase.FIRING, severity=worst, held=held, fired=step), Change.FIRED
+    if severity > state.severity and not inhibited:
+        return dataclasses.replace(state, phase=Phase.RESOLVED), Change.ESCALATED
+    return dataclasses.replace(state, held=held), Change.NONE

@@ -1,0 +1,308 @@
+"""What an alert says to a person, in English and Chinese: what happened, where first, what it usually means, what to
+try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from floatscope_server.alerts.advice import ADVICE
+from floatscope_server.rules.verdict import Verdict
+
+__all__ = ["figure", "message"]
+
+_TENSORS = {
+    "grad": ("gradient", "梯度"),
+    "act": ("output", "输出"),
+    "act_in": ("input", "输入"),
+    "act_grad": ("output gradient", "输出的梯度"),
+    "weight": ("weight", "权重"),
+    "update": ("update", "更新量"),
+    "loss": ("loss", "损失"),
+}
+
+
+def figure(value: float | None) -> str:
+    """A number for a sentence: four significant digits."""
+    if value is None:
+        return "?"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    return f"{value:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The pieces of a sentence, [English, Chinese]."""
+
+    where: tuple[str, str]
+    more: tuple[str, str]
+    origin: tuple[str, str]
+
+
+def _tensor(kind: str | None) -> tuple[str, str]:
+    return _TENSORS.get(kind or "", (kind or "tensor", kind or "张量"))
+
+
+def _where(verdict: Verdict) -> tuple[str, str]:
+    english, chinese = _tensor(verdict.tensor)
+    rank = "" if verdict.rank is None else f" on rank {verdict.rank}"
+    rank_zh = "" if verdict.rank is None else f"（rank {verdict.rank}）"
+    if verdict.layer is None:
+        return rank, rank_zh
+    return f"the {english} of {verdict.layer}{rank}", f"{verdict.layer} 的{chinese}{rank_zh}"
+
+
+def _more(verdict: Verdict, hits: int) -> tuple[str, str]:
+    if verdict.layer is None or hits <= 1:
+        return "", ""
+    return f", and in {hits - 1} more layers", f"，另有 {hits - 1} 层同样如此"
+
+
+def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Where the values left the finite range."""
+    if producer is None:
+        if limit is None:
+            return " No tensor of that step shows where it came from.", " 该步没有张量记录能说明其来源。"
+        return _limit(limit)
+    first, after, inside = producer["first"], producer["after"], producer["in"]
+    kind, kind_zh = _tensor(producer["kind"])
+    scope = f" in {inside}" if inside else ""
+    scope_zh = f"（位于 {inside} 内）" if inside else ""
+    match producer["how"]:
+        case "module" if producer["alone"]:
+            text = (
+                f" It came from {first}: its inputs and parameters were finite, its {kind} was not.",
+                f" 来源是 {first}：其输入与参数均为有限值，而{kind_zh}不是。",
+            )
+        case "module":
+            text = (
+                f" It came from inside {first}: its inputs were finite, its {kind} was not.",
+                f" 来源在 {first} 内部：其输入为有限值，而{kind_zh}不是。",
+            )
+        case "parameters":
+            text = (
+                f" The parameters of {first} were not finite any more before this step.",
+                f" 在该步之前 {first} 的参数已不是有限值。",
+            )
+        case "loss":
+            text = (
+                f" Every recorded output up to {after} was finite: it arose after it, in the loss.",
+                f" 直到 {after} 的所有记录输出均为有限值：问题出现在其后的损失计算中。",
+            )
+        case "not_later_than":
+            text = (
+                f" Going backward it arose not later than {first}; only reduced gradients were recorded.",
+                f" 反向传播中不晚于 {first} 出现；仅记录了规约后的梯度。",
+            )
+        case "backward" | "between" if after is None:
+            text = (
+                f" It arose in {first} or before it: no finite tensor was recorded earlier.",
+                f" 出现在 {first} 或其之前：更早没有有限的张量记录。",
+            )
+        case "backward":
+            text = (
+                f" Going backward it arose between {after} and {first}{scope}.",
+                f" 反向传播中出现在 {after} 与 {first} 之间{scope_zh}。",
+            )
+        case _:
+            text = (
+                f" It arose between {after} (last finite output) and {first} (first non-finite {kind}){scope}.",
+                f" 出现在 {after}（最后的有限输出）与 {first}（首个非有限{kind_zh}）之间{scope_zh}。",
+            )
+    if limit is None:
+        return text
+    english, chinese = _limit(limit)
+    return text[0] + english, text[1] + chinese
+
+
+def _limit(limit: Mapping[str, Any]) -> tuple[str, str]:
+    kind, kind_zh = _tensor(limit["kind"])
+    return (
+        f" At that step the {kind} of {limit['layer']} left the range of {limit['format']}.",
+        f" 该步 {limit['layer']} 的{kind_zh}超出了 {limit['format']} 的范围。",
+    )
+
+
+def _scaler(detail: Mapping[str, Any]) -> tuple[str, str]:
+    scale, high = detail["loss_scale"], detail["highest_scale"]
+    if scale is None or high is None:
+        return "", ""
+    return (
+        f" The loss scale is {figure(scale)}, down from {figure(max(scale, high))}; the scaler is {detail['scaler']}.",
+        f" 损失缩放为 {figure(scale)}，此前最高 {figure(max(scale, high))}；缩放器状态：{detail['scaler']}。",
+    )
+
+
+def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
+    """The first sentences."""
+    value, threshold = figure(verdict.value), figure(verdict.threshold)
+    detail = verdict.detail
+    where, where_zh = words.where
+    more, more_zh = words.more
+    match verdict.kind, verdict.reason:
+        case "nonfinite", "loss":
+            text = (
+                f"The loss is {value} at step {step}{_on(verdict)}.",
+                f"第 {step} 步损失为 {value}{_on_zh(verdict)}。",
+            )
+        case "nonfinite", "raw_loss":
+            text = (
+                f"{value} micro-batches of step {step} had a loss that is not finite{_on(verdict)}.",
+                f"第 {step} 步有 {value} 个微批次的损失不是有限值{_on_zh(verdict)}。",
+            )
+        case "nonfinite", "eval_loss":
+            text = f"The evaluation loss is {value} at step {step}.", f"第 {step} 步评估损失为 {value}。"
+        case "nonfinite", "loss_absent":
+            text = (
+                f"Step {step} printed no loss although the loss scale did not fall: it was NaN.",
+                f"第 {step} 步未输出损失，而损失缩放并未下降：损失为 NaN。",
+            )
+        case "nonfinite", "masked_grad_norm":
+            text = (
+                f"The gradient norm stands at {value} at step {step}, the constant put in place of a NaN.",
+                f"第 {step} 步梯度范数恒为 {value}，这是替代 NaN 的常数。",
+            )
+        case "nonfinite", "gradient_overflow":
+            text = (
+                f"Gradients of step {step} were not finite; the loss was.",
+                f"第 {step} 步的梯度不是有限值，损失正常。",
+            )
+        case "nonfinite", "gradients_in_a_row":
+            row = detail["in_a_row"]
+            text = (
+                f"Gradients were not finite for {row} steps in a row up to step {step}; no update was applied.",
+                f"截至第 {step} 步，梯度已连续 {row} 步不是有限值，参数没有更新。",
+            )
+        case "nonfinite", _:
+            text = f"The gradients hold NaN at step {step}.", f"第 {step} 步的梯度中出现 NaN。"
+        case "loss_zero", _:
+            before = detail.get("before")
+            was = "" if before is None else f" after {figure(before)}"
+            was_zh = "" if before is None else f"（此前为 {figure(before)}）"
+            text = (
+                f"The loss is exactly 0.0 at step {step}{was}{_on(verdict)}.",
+                f"第 {step} 步损失恰好为 0.0{was_zh}{_on_zh(verdict)}。",
+            )
+        case "loss_spike" | "grad_norm_spike", _:
+            name, name_zh = ("loss", "损失") if verdict.kind == "loss_spike" else ("gradient norm", "梯度范数")
+            median, ratio = figure(detail["median"]), figure(detail["ratio"])
+            text = (
+                (
+                    f"The {name} jumped to {value} at step {step}, {ratio} times the median {median} of the last "
+                    f"{detail['records']} records{_on(verdict)}."
+                ),
+                (
+                    f"第 {step} 步{name_zh}跳至 {value}，是最近 {detail['records']} 条记录中位数 {median} 的 "
+                    f"{ratio} 倍"
+                    f"{_on_zh(verdict)}。"
+                ),
+            )
+        case "loss_scale_collapse", "at_minimum":
+            text = (
+                f"The gradients overflowed at step {step} although the loss scale is down to {value}.",
+                f"第 {step} 步损失缩放已降至 {value}，梯度仍然溢出。",
+            )
+        case "loss_scale_collapse", reason:
+            within = f" within {detail['within']} steps" if reason == "many_skips" else " in a row"
+            within_zh = f"在 {detail['within']} 步内" if reason == "many_skips" else "连续"
+            text = (
+                f"The loss scaler skipped {value} optimizer steps{within} up to step {step}.",
+                f"截至第 {step} 步，损失缩放器{within_zh}跳过了 {value} 个优化步。",
+            )
+        case "limit_near", _:
+            text = (
+                (
+                    f"At step {step} {where} has {figure(detail['headroom'])} bits of headroom left in "
+                    f"{verdict.format}: "
+                    f"amax x scale is {value}, the largest value {figure(detail['max'])}{more}."
+                ),
+                (
+                    f"第 {step} 步 {where_zh}在 {verdict.format} 中仅剩 {figure(detail['headroom'])} 位余量："
+                    f"amax × scale 为 {value}，最大可表示值为 {figure(detail['max'])}{more_zh}。"
+                ),
+            )
+        case "limit_crossed", "above_max" | "saturated":
+            text = (
+                (
+                    f"At step {step} {where} left the range of {verdict.format}: amax x scale is {value}, the "
+                    f"largest "
+                    f"value {threshold}{more}."
+                ),
+                (
+                    f"第 {step} 步 {where_zh}超出 {verdict.format} 的范围：amax × scale 为 {value}，最大可表示值为 "
+                    f"{threshold}{more_zh}。"
+                ),
+            )
+        case "limit_crossed", "scale_not_finite":
+            text = (
+                f"At step {step} the scale of {where} is not finite ({verdict.format}){more}.",
+                f"第 {step} 步 {where_zh}的缩放因子不是有限值（{verdict.format}）{more_zh}。",
+            )
+        case "limit_crossed", _:
+            text = (
+                (
+                    f"At step {step} {where} holds {detail['nans']} NaN and {detail['infs']} infinities "
+                    f"({verdict.format}){more}."
+                ),
+                (
+                    f"第 {step} 步 {where_zh}含有 {detail['nans']} 个 NaN 与 {detail['infs']} 个无穷大"
+                    f"（{verdict.format}）{more_zh}。"
+                ),
+            )
+        case "underflow", "lost":
+            text = (
+                (
+                    f"At step {step} {percent(verdict.value)} of {where} are zeros in {verdict.format}, up from "
+                    f"{percent(detail['baseline'])} at a higher scale{more}."
+                ),
+                (
+                    f"第 {step} 步 {where_zh}在 {verdict.format} 中有 {percent(verdict.value)} 为零，较高缩放时为 "
+                    f"{percent(detail['baseline'])}{more_zh}。"
+                ),
+            )
+        case _:
+            text = (
+                (
+                    f"At step {step} {percent(verdict.value)} of the non-zero elements of {where} round to zero in "
+                    f"{verdict.format}; the layer's own level is {percent(detail.get('baseline'))}{more}."
+                ),
+                (
+                    f"第 {step} 步 {where_zh}有 {percent(verdict.value)} 的非零元素在 {verdict.format} 中舍入为零；"
+                    f"该层自身水平为 {percent(detail.get('baseline'))}{more_zh}。"
+                ),
+            )
+    return text
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage."""
+    return "?" if share is None else f"{100 * share:.3g} %"
+
+
+def _on(verdict: Verdict) -> str:
+    return "" if verdict.rank is None else f" on rank {verdict.rank}"
+
+
+def _on_zh(verdict: Verdict) -> str:
+    return "" if verdict.rank is None else f"（rank {verdict.rank}）"
+
+
+def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
+    """The text of an alert that fired at ``step`` and counts ``hits``, in English and in Chinese."""
+    origin = ("", "")
+    if verdict.kind == "nonfinite":
+        origin = _origin(verdict.detail.get("producer"), verdict.detail.get("limit"))
+    elif verdict.kind == "loss_scale_collapse":
+        origin = _scaler(verdict.detail)
+    elif verdict.kind == "limit_near" and verdict.detail["steps_to_overflow"] is not None:
+        eta = figure(verdict.detail["steps_to_overflow"])
+        origin = f" At the present trend it overflows in {eta} steps.", f" 按当前趋势将在 {eta} 步后溢出。"
+    words = _Words(_where(verdict), _more(verdict, hits), origin)
+    happened = _happened(verdict, step, words)
+    means = ADVICE.get((verdict.kind, verdict.reason)) or ADVICE[(verdict.kind, "")]
+    return f"{happened[0]}{origin[0]} {means[0]}", f"{happened[1]}{origin[1]} {means[1]}"

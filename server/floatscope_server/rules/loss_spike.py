@@ -1,0 +1,86 @@
+"""A loss that jumps away from its recent level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from floatscope_server.rules.record import Record
+from floatscope_server.rules.series import Recent
+from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
+
+__all__ = ["LossSpike", "Window", "judge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpike:
+    """Both a ratio and a margin must be exceeded: over 45,031 public loss points the ratio alone gives 1185 false
+    alarms, with the margin 59, two in a row 9."""
+
+    ratio: float = 1.5
+    """Loss over the median of the last 20 finite, non-zero records."""
+    margin: float = 0.2
+    """Least distance from that median."""
+    mads: float = 6.0
+    """Least distance in median absolute deviations."""
+    mads_from: int = 8
+    """Records needed before the deviation counts."""
+    big_margin: float = 1.0
+    """A distance above this is a warning, and critical where a record averages steps or the gradients agree."""
+    averaged_steps: int = 5
+    """A record this many steps after the one before averages them, so noise cannot explain it."""
+    hold: int = 0
+    """Steps that the condition must last before it fires."""
+    keep: int = 20
+    """Steps without it before the alert resolves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """``since`` is the step at which the present stretch began, None when the last record was no spike.
+
+    ``last_step`` is the step of the record before, ``grad_norm_spike`` whether a grad_norm_spike above info came at
+    this or the previous record.
+    """
+
+    recent: Recent
+    since: int | None = None
+    last_step: int | None = None
+    grad_norm_spike: bool = False
+
+
+def judge(rule: LossSpike, window: Window, now: Record) -> Outcome:
+    """Info for one record, warning for a big one, critical when something confirms it."""
+    value = now.loss
+    if value is None or not math.isfinite(value) or not len(window.recent):
+        return NO_DATA
+    median = window.recent.median
+    distance = value - median
+    margin = rule.margin
+    if len(window.recent) >= rule.mads_from:
+        margin = max(margin, rule.mads * window.recent.mad)
+    if not (value > rule.ratio * median and distance > margin):
+        return OK
+    big = distance > rule.big_margin
+    averaged = window.last_step is not None and now.step - window.last_step >= rule.averaged_steps
+    if window.since is not None:
+        severity, reason = Severity.CRITICAL, "in_a_row"
+    elif big and window.grad_norm_spike:
+        severity, reason = Severity.CRITICAL, "with_grad_norm"
+    elif big and averaged:
+        severity, reason = Severity.CRITICAL, "averaged_record"
+    elif big:
+        severity, reason = Severity.WARNING, "big_jump"
+    else:
+        severity, reason = Severity.INFO, "above_median"
+    return alert(
+        Verdict(
+            kind="loss_spike",
+            severity=severity,
+            reason=reason,
+            since_step=now.step if window.since is None else window.since,
+            value=value,
+            threshold=max(rule.ratio * median, median + margin),
+            detail={"median": median, "ratio": value / median, "records": len(window.recent)},
+        )
+    )

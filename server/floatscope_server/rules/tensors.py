@@ -1,0 +1,173 @@
+"""The tensor statistics of one step, and what is known of the operands they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floatscope import wire
+from floatscope._formats import formats
+
+__all__ = ["BACKWARD", "F64", "Block", "Bool", "Index", "LayerTable", "Operands", "Rows"]
+
+BACKWARD = frozenset({"grad", "act_grad"})
+"""Kinds of tensor that carry the loss scale while they are computed, and are swept in reverse order."""
+
+_WITHOUT_NEAR = frozenset({"fp32", "bf16"})
+_JUDGED_SCALINGS = frozenset({"none", "static", "delayed"})
+
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One kind at one step: arrays of one length, entry i belonging to the run's layer ``layers[i]``.
+
+    ``observed`` is where anything was measured; ``nonfinite`` counts NaNs and infinities. ``amax`` is the largest
+    finite magnitude as the format meets it, that is, times the scale. ``scale`` is 1 where none was reported.
+    ``under``, ``floor`` and ``zeros`` are shares, NaN where they were not measured.
+    """
+
+    kind: str
+    layers: Index
+    observed: Bool
+    nans: Index
+    infs: Index
+    nonfinite: Bool
+    amax: F64
+    scale: F64
+    under: F64
+    floor: F64
+    zeros: F64
+
+    def at(self, layer: int) -> int:
+        """The position of the run's layer ``layer``, -1 when it has no row here."""
+        found = np.flatnonzero(self.layers == layer)
+        return int(found[0]) if len(found) else -1
+
+
+class Block:
+    """The summaries of one kind, [steps, layers]; converted once, read step by step."""
+
+    def __init__(self, summaries: wire.Summaries) -> None:
+        self.kind = summaries.kind
+        self.first_step = summaries.first_step
+        self.steps = summaries.steps
+        self.layers = np.frombuffer(summaries.layers, dtype="<u4").astype(np.int64)
+        shape = (summaries.steps, len(self.layers))
+        fields = {f.name: np.frombuffer(f.data, dtype=f.dtype).reshape(shape) for f in summaries.fields}
+        count = fields["count"].astype(np.float64)
+        missing = np.full(shape, np.nan)
+
+        def share(name: str) -> F64:
+            return fields[name].astype(np.float64) if name in fields else missing
+
+        self.observed = count > 0
+        self.nans = fields["nans"].astype(np.int64)
+        self.infs = fields["infs"].astype(np.int64)
+        self.nonfinite = ((self.nans > 0) | (self.infs > 0)) & self.observed
+        scale = share("scale")
+        self.scale = np.where(np.isnan(scale), 1.0, scale)
+        with np.errstate(invalid="ignore"):  # 0 x inf: an all-zero tensor under an infinite scale
+            self.amax = fields["absmax"].astype(np.float64) * self.scale
+        self.under = share("under")
+        self.floor = share("floor")
+        self.zeros = np.divide(fields["zeros"], count, out=np.full(shape, np.nan), where=self.observed)
+
+    def rows(self, step: int) -> Rows | None:
+        """The rows of ``step``; None when the block does not reach it."""
+        at = step - self.first_step
+        if not 0 <= at < self.steps:
+            return None
+        return Rows(
+            kind=self.kind,
+            layers=self.layers,
+            observed=self.observed[at],
+            nans=self.nans[at],
+            infs=self.infs[at],
+            nonfinite=self.nonfinite[at],
+            amax=self.amax[at],
+            scale=self.scale[at],
+            under=self.under[at],
+            floor=self.floor[at],
+            zeros=self.zeros[at],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """For one kind, by the run's layer index: the format that the tensor meets.
+
+    ``max`` is NaN where no format is known. ``limited``: its range can be judged by the largest finite element.
+    ``crossable``: a non-finite element counts as a crossed limit. ``cast``: still to be rounded, else stored in the
+    format already.
+    """
+
+    formats: tuple[str | None, ...]
+    max: F64
+    limited: Bool
+    crossable: Bool
+    cast: Bool
+
+
+class LayerTable:
+    """The run's layers as arrays by index. Indices without a layer have no name and no operand."""
+
+    def __init__(self, layers: Mapping[int, wire.Layer]) -> None:
+        self.layers = layers
+        self.size = max(layers, default=-1) + 1
+        self.order = np.full(self.size, -1, np.int64)
+        self.parameters = np.zeros(self.size, np.int64)
+        for index, layer in layers.items():
+            self.order[index] = layer.order
+            self.parameters[index] = layer.parameters
+        self._operands: dict[str, Operands] = {}
+
+    def name(self, index: int) -> str:
+        """The qualified name of a layer."""
+        layer = self.layers.get(index)
+        return f"#{index}" if layer is None else layer.name
+
+    def place(self, index: int) -> int:
+        """The place of a layer in execution order; its index where that is not known yet."""
+        order = int(self.order[index])
+        return index if order < 0 else order
+
+    def format(self, kind: str, index: int) -> str | None:
+        """The format that the tensors of ``kind`` of a layer meet, None where none is known."""
+        return self.operands(kind).formats[index]
+
+    def formats(self, kind: str) -> tuple[str, ...]:
+        """The formats that the tensors of ``kind`` meet in this run."""
+        return tuple(sorted({f for f in self.operands(kind).formats if f is not None}))
+
+    def operands(self, kind: str) -> Operands:
+        """What the tensors of ``kind`` meet, by layer."""
+        found = self._operands.get(kind)
+        if found is None:
+            found = self._operands[kind] = self._build(kind)
+        return found
+
+    def _build(self, kind: str) -> Operands:
+        names: list[str | None] = [None] * self.size
+        top = np.full(self.size, np.nan)
+        limited, crossable, cast = (np.zeros(self.size, np.bool_) for _ in range(3))
+        for index, layer in self.layers.items():
+            operand = next((o for o in layer.operands if o.kind == kind and o.format in formats), None)
+            if operand is None:
+                continue
+            names[index] = operand.format
+            top[index] = formats[operand.format].max
+            crossable[index] = operand.scaling in _JUDGED_SCALINGS
+            limited[index] = crossable[index] and operand.format not in _WITHOUT_NEAR
+            cast[index] = operand.role == "cast"
+            if kind == "grad" and operand.format == "fp16" and not cast[index]:
+                # A parameter's gradient has FP16's limit only where the module computed in FP16: its own dtype says
+                # nothing, since it is a sum over micro-batches, uses and ties.
+                limited[index] &= any(o.kind == "act" and o.format == "fp16" for o in layer.operands)
+        return Operands(formats=tuple(names), max=top, limited=limited, crossable=crossable, cast=cast)

@@ -1,0 +1,303 @@
+"""The engine on a real store: every transition once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from sqlalchemy.exc import OperationalError
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.alerts.engine import AlertEngine, alerts_of
+from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
+from floatscope_server.alerts.signing import first_secrets
+from floatscope_server.models import Run
+from floatscope_server.observation import Observation
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
+
+if TYPE_CHECKING:
+    from tests.server.alerts.conftest import Build, Feed, Screen
+
+NAN = math.nan
+_T = TypeVar("_T")
+Engines = Callable[..., AlertEngine]
+
+
+@pytest.fixture
+def engines(store: Store, live: Screen, settings: Settings) -> Iterator[Engines]:
+    """Makes started engines on the store; those that still run are stopped at the end."""
+    made: list[AlertEngine] = []
+
+    def make(**options: Any) -> AlertEngine:  # noqa: ANN401 - of the engine
+        engine = AlertEngine(options.pop("store", store), live, settings, **options)
+        store.observers[:] = [engine.observe]
+        engine.start()
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.stop()
+
+
+def _told(store: Store) -> list[tuple[str, str, int]]:
+    """(alert kind, event, step) in the order in which they were stored."""
+    with store.read() as session:
+        rows = session.exec(
+            select(Alert.kind, AlertEvent.kind, AlertEvent.step)
+            .join(Alert, col(Alert.id) == col(AlertEvent.alert_id))
+            .order_by(col(AlertEvent.step), col(Alert.id))
+        ).all()
+        return [(kind, event, step) for kind, event, step in rows]
+
+
+def _add_endpoint(store: Store, **options: Any) -> None:  # noqa: ANN401 - of Endpoint
+    def add(session: Session) -> None:
+        session.add(
+            Endpoint(url="http://127.0.0.1:9/", secrets=first_secrets(None), created_at=datetime.now(UTC), **options)
+        )
+
+    store.write(add)
+
+
+def _steps(build: Build, losses: dict[int, float]) -> wire.Body:
+    return build.body(records={step: {"loss": loss} for step, loss in losses.items()})
+
+
+def test_an_alert_fires_is_told_and_resolves(
+    build: Build, store: Store, feed: Feed, live: Screen, engines: Engines
+) -> None:
+    _add_endpoint(store, min_severity="critical")
+    _add_endpoint(store, kinds=["loss_spike"])
+    engine = engines()
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, dict.fromkeys(range(5), 2.0)))
+    feed.put(writer, _steps(build, {5: NAN}))
+    engine.drain()
+    feed.put(writer, _steps(build, dict.fromkeys(range(6, 40), 2.0)))
+    engine.drain()
+    assert _told(store) == [("nonfinite", "firing", 5), ("nonfinite", "resolved", 25)]
+    with store.read() as session:
+        run_id = session.exec(select(Run.id)).one()
+        assert run_id is not None
+        (alert,) = alerts_of(session, run_id)
+        deliveries = session.exec(select(Delivery)).all()
+        events = {event.id for event in session.exec(select(AlertEvent))}
+    assert (alert["state"], alert["severity"], alert["reason"], alert["value"]) == (
+        "resolved",
+        "critical",
+        "loss",
+        "NaN",
+    )
+    assert (alert["first_step"], alert["last_step"], alert["since_step"]) == (5, 5, 5)
+    assert alert["resolved_reason"] == "cleared"
+    assert {d.endpoint_id for d in deliveries} == {1}
+    assert {d.event_id for d in deliveries} == events
+    bodies = [json.loads(d.body) for d in deliveries]
+    assert [b["type"] for b in bodies] == ["alert.firing", "alert.resolved"]
+    assert bodies[0]["data"]["state"] == "firing"
+    assert bodies[0]["data"]["run_url"] == "http://127.0.0.1:6160/#/run/run"
+    assert [m["alert"]["state"] for m in live.messages] == ["firing", "resolved"]
+    assert live.messages[1]["alert"] == alert
+
+
+def test_an_alert_that_gains_severity_goes_on_as_a_new_entry(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    _add_endpoint(store, min_severity="info")
+    engine = engines()
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, {**dict.fromkeys(range(10), 1.0), 10: 1.6, 11: 1.6}))
+    engine.drain()
+    assert _told(store) == [
+        ("loss_spike", "firing", 10),
+        ("loss_spike", "superseded", 11),
+        ("loss_spike", "firing", 11),
+    ]
+    with store.read() as session:
+        first, second = session.exec(select(Alert).order_by(col(Alert.id))).all()
+        assert (first.state, first.severity, second.state, second.severity) == (
+            "resolved",
+            "info",
+            "firing",
+            "critical",
+        )
+        assert second.detail["replaces"] == first.id
+        types = [json.loads(d.body)["data"]["severity"] for d in session.exec(select(Delivery))]
+        assert types == ["info", "critical"]
+
+
+def test_a_restart_doubles_nothing_and_loses_nothing(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    first = engines()
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, {0: 2.0, 1: NAN}))
+    first.drain()
+    first.stop()
+    store.observers.clear()
+    feed.put(writer, _steps(build, dict.fromkeys(range(2, 30), 2.0)))
+    feed.put(writer, _steps(build, {30: NAN}))
+    second = engines()
+    second.drain()
+    expected = [("nonfinite", "firing", 1), ("nonfinite", "resolved", 21), ("nonfinite", "firing", 30)]
+    assert _told(store) == expected
+    second.stop()
+    engines().drain()
+    assert _told(store) == expected
+    with store.read() as session:
+        assert session.exec(select(Evaluated.seq)).all() == [3]
+
+
+def test_a_window_is_rebuilt_in_silence(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    first = engines()
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, dict.fromkeys(range(20), 1.0)))
+    first.drain()
+    first.stop()
+    second = engines()
+    feed.put(writer, _steps(build, {20: 2.5}))
+    second.drain()
+    assert _told(store) == [("loss_spike", "firing", 20)]
+
+
+def test_what_does_not_fit_the_queue_is_read_from_the_store(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines(queue_blocks=1)
+    writer = feed.hello(run="run")
+    gate = threading.Event()
+    plain = engine.observe
+
+    def burst(observation: Observation) -> None:
+        plain(observation)
+        plain(observation)
+        gate.set()
+
+    store.observers[:] = [burst]
+    for step in range(0, 200, 4):
+        loss = NAN if step in (40, 120) else 2.0
+        feed.put(writer, _steps(build, dict.fromkeys(range(step, step + 4), loss)))
+    engine.drain()
+    assert gate.is_set()
+    assert engine.overflows > 0
+    assert _told(store) == [
+        ("nonfinite", "firing", 40),
+        ("nonfinite", "resolved", 63),
+        ("nonfinite", "firing", 120),
+        ("nonfinite", "resolved", 143),
+    ]
+
+
+class Failing:
+    """A store whose next writes fail, as those of a full disk do: nothing of them is stored."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.failures = 0
+
+    def write(self, fn: Callable[[Session], _T]) -> _T:
+        def run(session: Session) -> _T:
+            result = fn(session)
+            if self.failures:
+                self.failures -= 1
+                raise OperationalError("COMMIT", {}, Exception("database or disk is full"))
+            return result
+
+        return self.store.write(run)
+
+    def read(self) -> AbstractContextManager[Session]:
+        return self.store.read()
+
+    def replay(self, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]:
+        return self.store.replay(run_id, attempt, last_steps=last_steps)
+
+
+def test_a_full_disk_delays_alerts(
+    build: Build, store: Store, feed: Feed, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floatscope_server.alerts.engine._RETRY_S", 0.01)
+    failing = Failing(store)
+    engine = engines(store=failing)
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, {0: 2.0}))
+    engine.drain()
+    failing.failures = 3
+    feed.put(writer, _steps(build, {1: NAN}))
+    engine.drain()
+    feed.put(writer, _steps(build, dict.fromkeys(range(2, 30), 2.0)))
+    engine.drain()
+    assert failing.failures == 0
+    assert _told(store) == [("nonfinite", "firing", 1), ("nonfinite", "resolved", 21)]
+
+
+def test_the_rank_that_saw_it_first_hand_is_named(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    layers = build.layers("a", "b", "c")
+    engine = engines()
+    writers = [feed.hello(run="run", rank=rank, world=4, layers=layers) for rank in range(4)]
+    for rank in (0, 1, 2, 3):
+        summaries = [build.summary("grad", 0, 3, nans={0: 1, 1: 1, 2: 1})]
+        if rank == 2:
+            summaries.append(build.summary("act", 0, 3, nans={1: 1, 2: 1}))
+        feed.put(writers[rank], build.body(*summaries, records={0: {"loss": NAN if rank == 2 else 2.0}}))
+    engine.drain()
+    assert _told(store) == [("nonfinite", "firing", 0)]
+    with store.read() as session:
+        alert = session.exec(select(Alert)).one()
+    assert (alert.rank, alert.layer) == (2, "b")
+    assert alert.detail["producer"]["after"] == "a"
+    assert "b" in alert.message
+    assert "rank 2" in alert.message_zh
+
+
+def test_gradients_that_were_reduced_name_no_rank(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", world=2, layers=build.layers("a"))
+    feed.put(writer, build.body(build.summary("grad", 0, 1, nans={0: 1}), records={0: {"loss": 2.0}}))
+    engine.drain()
+    with store.read() as session:
+        alert = session.exec(select(Alert)).one()
+    assert (alert.rank, alert.detail["rank"]) == (None, "unknown (reduced)")
+
+
+def test_the_end_of_a_run_is_no_proof_of_health(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    engine = engines()
+    writer = feed.hello(run="run")
+    feed.put(writer, _steps(build, {0: NAN}))
+    feed.bye(writer)
+    store.tick()
+    engine.drain()
+    assert _told(store) == [("nonfinite", "firing", 0), ("nonfinite", "resolved", 0)]
+    with store.read() as session:
+        assert session.exec(select(Alert.resolved_reason)).one() == "run_finished"
+
+
+def test_a_new_attempt_closes_what_the_one_before_left_open(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines()
+    feed.put(feed.hello(run="run", attempt=1), _steps(build, {50: NAN}))
+    engine.drain()
+    feed.put(feed.hello(run="run", attempt=2), _steps(build, {40: NAN}))
+    engine.drain()
+    with store.read() as session:
+        rows = session.exec(select(Alert).order_by(col(Alert.id))).all()
+        assert [(a.attempt, a.state, a.resolved_reason) for a in rows] == [
+            (1, "resolved", "run_restarted"),
+            (2, "firing", None),
+        ]
+
+
+def test_runs_do_not_mix(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    engine = engines()
+    for name, loss in (("one", NAN), ("two", 2.0)):
+        feed.put(feed.hello(run=name), _steps(build, {0: 2.0, 1: loss}))
+    engine.drain()
+    with store.read() as session:
+        assert session.exec(select(Alert.run)).all() == ["one"]

@@ -1,0 +1,167 @@
+"""The HTTP side of alerts on a real server."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from floatscope_server.rules import RULES
+
+if TYPE_CHECKING:
+    from tests.server.alerts.conftest import Build, Receiver
+    from tests.server.conftest import MakeAgent, Reply, Running, Start
+
+Call = Callable[..., "Reply"]
+SHAPE = {
+    "id",
+    "run",
+    "kind",
+    "severity",
+    "state",
+    "first_step",
+    "last_step",
+    "since_step",
+    "layer",
+    "rank",
+    "device",
+    "format",
+    "reason",
+    "message",
+    "message_zh",
+    "value",
+    "threshold",
+    "hits",
+    "detail",
+    "opened_at",
+    "resolved_at",
+    "resolved_reason",
+    "acknowledged_at",
+}
+
+
+@pytest.fixture
+def server(start: Start) -> Running:
+    return start(webhook_allow=("127.0.0.1",))
+
+
+@pytest.fixture
+def call(server: Running, http: Call) -> Call:
+    def ask(method: str, path: str, body: Any = None) -> Reply:  # noqa: ANN401 - JSON
+        data = None if body is None else json.dumps(body).encode()
+        return http(server.url + path, method=method, body=data, headers={"content-type": "application/json"})
+
+    return ask
+
+
+def test_from_a_nan_to_a_verified_webhook(
+    build: Build, server: Running, agent: MakeAgent, call: Call, receiver: Receiver, wait: Callable[..., None]
+) -> None:
+    made = call("POST", "/api/v1/endpoints", {"url": receiver.url, "min_severity": "critical"})
+    assert made.status == 201
+    layers = build.layers("emb", "head")
+    one = agent(run="demo run", layers=tuple(layers.values()))
+    one.deliver(
+        build.body(
+            build.summary("act", 0, 2, nans={1: 3}),
+            build.summary("act_in", 0, 2),
+            records={0: {"loss": math.nan}},
+        )
+    )
+    wait(lambda: len(receiver.requests) == 1)
+    (got,) = receiver.requests
+    told = Webhook(made.json["secret"]).verify(got.body, got.headers)
+    assert told["type"] == "alert.firing"
+    (alert,) = call("GET", "/api/v1/runs/demo%20run/alerts").json
+    assert set(alert) == SHAPE
+    assert (alert["layer"], alert["value"], alert["state"]) == ("head", "NaN", "firing")
+    assert {k: v for k, v in told["data"].items() if k != "run_url"} == alert
+    assert call("GET", "/api/v1/alerts").json == [alert]
+    assert call("GET", "/api/v1/alerts?state=resolved").json == []
+    seen = call("POST", f"/api/v1/alerts/{alert['id']}/acknowledge")
+    assert seen.status == 200
+    assert seen.json["acknowledged_at"] is not None
+    assert call("POST", f"/api/v1/alerts/{alert['id']}/acknowledge").json == seen.json
+    wait(lambda: [d["state"] for d in call("GET", "/api/v1/deliveries").json] == ["ok"])
+    (delivery,) = call("GET", f"/api/v1/deliveries?endpoint={made.json['id']}").json
+    assert delivery["webhook_id"] == got.headers["webhook-id"]
+    again = call("POST", f"/api/v1/deliveries/{delivery['id']}/redeliver")
+    assert again.status == 202
+    wait(lambda: len(receiver.requests) == 2)
+    assert receiver.requests[1].headers["webhook-id"] == delivery["webhook_id"]
+    assert receiver.requests[1].body == got.body
+
+
+def test_endpoints(call: Call, receiver: Receiver, wait: Callable[..., None]) -> None:
+    made = call("POST", "/api/v1/endpoints", {"url": receiver.url, "kinds": ["loss_zero"]}).json
+    assert made["secret"].startswith("whsec_")
+    (listed,) = call("GET", "/api/v1/endpoints").json
+    assert listed == {k: v for k, v in made.items() if k != "secret"}
+    fresh = call("POST", f"/api/v1/endpoints/{made['id']}/secret", {}).json
+    assert fresh["secret"] != made["secret"]
+    assert call("POST", f"/api/v1/endpoints/{made['id']}/test").status == 202
+    wait(lambda: len(receiver.requests) == 1)
+    got = receiver.requests[0]
+    for secret in (made["secret"], fresh["secret"]):
+        assert Webhook(secret).verify(got.body, got.headers)["type"] == "alert.test"
+    assert call("DELETE", f"/api/v1/endpoints/{made['id']}").status == 204
+    assert call("GET", "/api/v1/endpoints").json == []
+    assert call("GET", "/api/v1/deliveries").json == []
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"url": "ftp://example.com/"}, "bad_url"),
+    ({"url": "example.com"}, "bad_url"),
+    ({"url": "http://"}, "bad_url"),
+    ({"url": "http://[::1"}, "bad_url"),
+    ({"url": "http://example.com:99999/"}, "bad_url"),
+    ({"url": "http://user:secret@example.com/"}, "bad_url"),
+    ({"url": "http://example.com/#part"}, "bad_url"),
+    ({"url": "http://ex ample.com/"}, "bad_url"),
+    ({"url": "http://ex\u00e4mple.com/"}, "bad_url"),
+    ({"url": "http://example.com/\r\nx: y"}, "bad_url"),
+    ({"url": "http://10.0.0.1/"}, "forbidden_address"),
+    ({"url": "http://[::ffff:169.254.169.254]/"}, "forbidden_address"),
+    ({"url": "http://example.com/", "secret": "hunter2"}, "bad_secret"),
+    ({"url": "http://example.com/", "kinds": ["no_such"]}, "unknown_kind"),
+    ({"url": "http://example.com/", "min_severity": "loud"}, "invalid"),
+    ({}, "invalid"),
+]
+
+
+@pytest.mark.parametrize(("body", "code"), BAD, ids=[f"{code}-{i}" for i, (_, code) in enumerate(BAD)])
+def test_a_bad_endpoint_is_refused_with_a_hint(call: Call, body: dict[str, Any], code: str) -> None:
+    reply = call("POST", "/api/v1/endpoints", body)
+    assert reply.status == 422
+    error = reply.json["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/runs/nobody/alerts"),
+        ("POST", "/api/v1/alerts/7/acknowledge"),
+        ("POST", "/api/v1/endpoints/7/test"),
+        ("DELETE", "/api/v1/endpoints/7"),
+        ("POST", "/api/v1/deliveries/7/redeliver"),
+    ],
+)
+def test_what_is_not_there_is_404(call: Call, method: str, path: str) -> None:
+    reply = call(method, path)
+    assert reply.status == 404
+    assert reply.json["error"]["hint"].startswith("GET /api/v1/")
+
+
+def test_the_rules_are_listed_with_their_parameters(call: Call) -> None:
+    rules = {rule["kind"]: rule for rule in call("GET", "/api/v1/rules").json}
+    assert set(rules) == set(RULES)
+    assert rules["loss_spike"]["parameters"]["ratio"] == 1.5
+    assert rules["limit_near"]["parameters"]["near_bits"] == 1.0
+    assert all(rule["description"] and rule["description_zh"] for rule in rules.values())
