@@ -16,6 +16,7 @@ from floatscope._demo.text import batches, corpus
 
 __all__ = ["Findings", "plain_loop"]
 
+
 LIMITS = {"act_in": 240.0, "weight": 240.0, "act_grad": 57344.0}
 
 
@@ -61,7 +62,7 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Find
             module.register_forward_hook(partial(after, name))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     scaler = torch.amp.GradScaler("cpu")
-    data = batches(corpus(), batch=8, context=model.context, seed=0)
+    data = batches(corpus(), batch=4, context=model.context, seed=0)
     while step < steps and not (until_broken and found.broken):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(schedule, step)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def alive(pid: int) -> bool:
 
 
 def plan(folder: Path, *, seconds: float | None = 3.0, server: list[str] = DOUBLE) -> orchestrate.Plan:
-    trainings = {"demo": SLEEPER, "demo-sane": ["-c", "raise SystemExit(3)"]}
+    trainings = {"demo": SLEEPER, "demo-sane": ["-c", ""]}
     return orchestrate.Plan(data=folder, port=0, seconds=seconds, server=server, trainings=trainings)
 
 
@@ -70,11 +71,11 @@ def test_tells_the_story_once_and_leaves_nothing_running(tmp_path: Path) -> None
     ]
     assert "webhook msg_a signature=valid" in lines
     assert "webhook msg_b signature=valid" in lines
-    assert f"training demo-sane failed with status 3; its output is in {tmp_path / 'demo-sane.log'}" in lines
-    assert lines[-2:] == [
-        "demo: 70 steps, 2 skipped (first at step 31); first alert: info loss_spike run=demo step=12",
-        "demo-sane: no step arrived",
-    ]
+    assert "training demo-sane has ended" in lines
+    told, _, look = lines[-2].partition("; look first at: ")
+    assert told == "demo: 70 steps, 2 skipped (first at step 31)"
+    assert look == "critical limit_crossed run=demo step=30 layer=blocks.0.mlp.down"
+    assert lines[-1] == "demo-sane: no step arrived"
 
 
 def test_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
@@ -82,6 +83,14 @@ def test_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Pa
     with pytest.raises(orchestrate.DemoError, match="the server did not start: cannot open the store"):
         orchestrate.run(plan(tmp_path, server=failing), print, print)
     assert not list(tmp_path.glob("demo*.log"))
+
+
+def test_training_that_fails_ends_the_demo(tmp_path: Path) -> None:
+    before = children(os.getpid())
+    broken = replace(plan(tmp_path, seconds=60.0), trainings={"demo": ["-c", "raise SystemExit('no such thing')"]})
+    with pytest.raises(orchestrate.DemoError, match=r"demo failed: no such thing; its output is in .*demo\.log"):
+        orchestrate.run(broken, print, print)
+    assert children(os.getpid()) == before
 
 
 def test_server_that_dies_ends_the_demo(tmp_path: Path) -> None:
@@ -99,6 +108,7 @@ def test_server_that_dies_ends_the_demo(tmp_path: Path) -> None:
 def test_ending_the_demo_ends_everything(tmp_path: Path, end: signal.Signals) -> None:
     server = json.dumps(DOUBLE)
     script = f"""
+from dataclasses import replace
 from pathlib import Path
 from floatscope._demo import orchestrate
 sleeper = {SLEEPER!r}

@@ -86,7 +86,7 @@ class Fp8Linear(nn.Linear):
         super().__init__(in_features, out_features)
         self.act_in_scale = DelayedScale(torch.float8_e4m3fnuz, margin=2)
         self.weight_scale = DelayedScale(torch.float8_e4m3fnuz, margin=2)
-        self.act_grad_scale = DelayedScale(torch.float8_e5m2fnuz, margin=6)
+        self.act_grad_scale = DelayedScale(torch.float8_e5m2fnuz, margin=8)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
         product: torch.Tensor = _Fp8Product.apply(input, self.weight, self)  # type: ignore[no-untyped-call]

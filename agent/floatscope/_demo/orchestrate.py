@@ -88,7 +88,8 @@ def run(plan: Plan, say: Callable[[str], None], on_address: Callable[[str], None
             except ApiError as error:
                 raise DemoError(f"the server stopped answering: {error}; its output is in {server_log}") from error
             for name in [name for name, process in trainings.items() if process.poll() is not None]:
-                _tell_end(name, trainings.pop(name), plan.data, say)
+                _require_success(name, trainings.pop(name), plan.data)
+                say(f"training {name} has ended")
 
         processes.stop(trainings.values())
         trainings.clear()
@@ -105,8 +106,7 @@ def _start_server(plan: Plan, cleanup: ExitStack) -> str:
     cleanup.callback(lambda: processes.stop([server]))
     address = processes.wait_for_line(server, log, LISTENING, timeout_s=_START_S)
     if address is None:
-        output = log.read_text(errors="replace").strip().splitlines()
-        raise DemoError("the server did not start" + (f": {output[-1]}" if output else f"; see {log}"))
+        raise DemoError(f"the server did not start: {_last_line(log) or 'it said nothing'}; its output is in {log}")
     return address
 
 
@@ -121,11 +121,16 @@ def _tell_webhooks(receiver: Receiver, story: Story, *, for_s: float) -> None:
         story.webhook(webhook)
 
 
-def _tell_end(name: str, process: subprocess.Popen[bytes], data: Path, say: Callable[[str], None]) -> None:
-    if process.returncode == 0:
-        say(f"training {name} has ended")
-    else:
-        say(f"training {name} failed with status {process.returncode}; its output is in {data / name}.log")
+def _require_success(name: str, process: subprocess.Popen[bytes], data: Path) -> None:
+    if process.returncode != 0:
+        log = data / f"{name}.log"
+        last = _last_line(log) or f"status {process.returncode}"
+        raise DemoError(f"the training {name} failed: {last}; its output is in {log}")
+
+
+def _last_line(log: Path) -> str | None:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else None
 
 
 @contextmanager

@@ -72,11 +72,13 @@ class Story:
                 self._say(f"{name}: no step arrived")
                 continue
             skipped = sorted({one["step"] for one in run["skipped_steps"]})
-            first = min(run["alerts"], key=_order, default=None)
+            # The first critical one is where to look; without any, the first of all.
+            alerts = sorted(run["alerts"], key=_order)
+            first = next((one for one in alerts if one["severity"] == "critical"), alerts[0] if alerts else None)
             self._say(
                 f"{name}: {run['steps']} steps, {len(skipped)} skipped"
                 + (f" (first at step {skipped[0]})" if skipped else "")
-                + (f"; first alert: {_describe(first)}" if first else "; no alert")
+                + (f"; look first at: {_describe(first)}" if first else "; no alert")
             )
 
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     scaler = torch.amp.GradScaler(options.device)
-    data = batches(corpus(), batch=8, context=model.context, seed=options.seed)
+    data = batches(corpus(), batch=4, context=model.context, seed=options.seed)
 
     # The limits move within a few steps here, and the model is small: look at every tensor in every step.
     with floatscope.watch(

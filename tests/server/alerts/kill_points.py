@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlmodel import Session, col, select
-from tests.server.alerts.conftest import Build, Feed
 
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint
@@ -25,6 +24,7 @@ from floatscope_server.models import Writer
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from tests.server.alerts.conftest import Build, Feed
 
 if TYPE_CHECKING:
     _T = TypeVar("_T")
