@@ -10,7 +10,6 @@ from sqlmodel import Session
 
 from floatscope_server.database import Reader
 from floatscope_server.jsontext import plain
-from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.show import show
@@ -30,8 +29,7 @@ def read_runs(folder: Path) -> list[dict[str, Any]]:
 
 def read_run(folder: Path, name: str) -> dict[str, Any]:
     """What ``GET /api/v1/runs/NAME`` answers; ``UnknownRunError`` if there is no such run."""
-    cache = FrameCache(Settings().cache_bytes)
-    content = plain(_read(folder, lambda session: show(session, cache, run_named(session, name))))
+    content = plain(_read(folder, lambda session: show(session, run_named(session, name))))
     assert isinstance(content, dict)
     return content
 

@@ -44,7 +44,7 @@ def runs(services: Running) -> Response:
 def one_run(run: str, services: Running) -> Response:
     """One run as one object; steps are counted from 0 and ``steps`` is their number."""
     with services.store.read() as session:
-        return JSONText(show(session, services.cache, run_named(session, run)))
+        return JSONText(show(session, run_named(session, run)))
 
 
 @router.get("/runs/{run}/scalars", responses=_BLOCK)

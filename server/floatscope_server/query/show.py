@@ -7,7 +7,6 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, Stream, WalFrame, Writer
-from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.heatmap import in_execution_order, run_layers
 from floatscope_server.query.series import device_samples, raw_series
 from floatscope_server.query.skipped import skipped_steps
@@ -21,7 +20,7 @@ _RECENT_S = 60.0
 _NEWEST = 64
 
 
-def show(session: Session, cache: FrameCache, run: Run) -> dict[str, object]:
+def show(session: Session, run: Run) -> dict[str, object]:
     """Everything about ``run`` that is not a long series."""
     assert run.id is not None
     writers = session.exec(
@@ -50,7 +49,7 @@ def show(session: Session, cache: FrameCache, run: Run) -> dict[str, object]:
             for layer in layers
         ],
         "coverage": _coverage(session, run, {layer.index: layer.parameters for layer in layers}),
-        "skipped_steps": skipped_steps(session, cache, run.id),
+        "skipped_steps": skipped_steps(session, run.id),
         "scalars": _scalars(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {

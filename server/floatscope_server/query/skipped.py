@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.models import StepEvent
-from floatscope_server.query.fields import Frame
-from floatscope_server.query.frames import FrameCache, summary_frames
+from floatscope_server.query.frames import stored_frames
 from floatscope_server.query.heatmap import run_layers
 from floatscope_server.query.line import Stretch, canonical_line, stream_id
+from floatscope_server.rules.producer import Evidence, Producer, find
+from floatscope_server.rules.tensors import Block, LayerTable, Rows
+from floatscope_server.store.parts import MAX_STEPS
+from floatscope_server.store.replay import SUMMARIES
 
 __all__ = ["skipped_steps"]
 
-# Where a value that is not finite is seen first: forward in execution order, then backward against it. Gradients of
-# parameters come last: their layer is one that the trouble has reached, not always the one that made it.
-_SEARCH = (("act_in", 1), ("act", 1), ("act_grad", -1), ("grad", -1))
 
+def skipped_steps(session: Session, run_id: int) -> list[dict[str, object]]:
+    """[{step, layer, rank}] of the canonical line; ``layer`` is None if every stored summary was finite.
 
-def skipped_steps(session: Session, cache: FrameCache, run_id: int) -> list[dict[str, object]]:
-    """[{step, layer, rank}] of the canonical line; ``layer`` is None if every stored summary was finite."""
-    layers = run_layers(session, run_id)
+    The layer is the one that the alert on the step names (``rules.producer``).
+    """
+    table = LayerTable(run_layers(session, run_id))
     found: list[dict[str, object]] = []
     for stretch in canonical_line(session, run_id):
         events = session.exec(
@@ -37,46 +39,39 @@ def skipped_steps(session: Session, cache: FrameCache, run_id: int) -> list[dict
             )
             .order_by(col(StepEvent.step), col(StepEvent.rank))
         ).all()
-        for step in sorted({event.step for event in events}):
-            culprit = _culprit(session, cache, run_id, stretch.attempt, step, layers)
-            rank = min(event.rank for event in events if event.step == step)
+        for step, same in groupby(events, key=lambda event: event.step):
+            culprit = _culprit(session, table, run_id, stretch.attempt, step)
             if culprit is None:
-                found.append({"step": step, "layer": None, "rank": rank})
+                found.append({"step": step, "layer": None, "rank": next(same).rank})
             else:
-                found.append({"step": step, "layer": layers[culprit[0]].name, "rank": culprit[1]})
+                rank, producer = culprit
+                assert producer.first is not None
+                found.append({"step": step, "layer": table.name(producer.first), "rank": rank})
     return found
 
 
-def _culprit(
-    session: Session,
-    cache: FrameCache,
-    run_id: int,
-    attempt: int,
-    step: int,
-    layers: Mapping[int, wire.Layer],
-) -> tuple[int, int] | None:
-    """(layer, rank) of the first non-finite summary of ``step``."""
-    for kind, direction in _SEARCH:
+def _culprit(session: Session, table: LayerTable, run_id: int, attempt: int, step: int) -> tuple[int, Producer] | None:
+    """(rank, producer) of the rank whose own values tell most; the lowest one of several."""
+    by_rank: dict[int, dict[str, Rows]] = {}
+    at = Stretch(attempt=attempt, first=step, last=step)
+    for kind in wire.KINDS:
         stream = stream_id(session, run_id, f"layer/{kind}")
         if stream is None:
             continue
-        at = Stretch(attempt=attempt, first=step, last=step)
-        broken = [
-            (layer, stored.rank)
-            for stored in summary_frames(session, cache, stream, at)
-            for layer in _nonfinite(stored.content, step)
-        ]
-        if broken:
-            return min(broken, key=lambda b: (direction * _place(layers[b[0]]), b[1]))
-    return None
-
-
-def _nonfinite(frame: Frame, step: int) -> Iterable[int]:
-    rows = frame.nonfinite[step - frame.first_step] > 0
-    broken: list[int] = frame.layers[np.flatnonzero(rows)].tolist()
-    return broken
-
-
-def _place(layer: wire.Layer) -> int:
-    """Execution order; a layer whose order is not known goes by its index."""
-    return layer.order if layer.order >= 0 else layer.index
+        for stored in stored_frames(session, stream, at, SUMMARIES.decode, longest=MAX_STEPS):
+            rows = Block(stored.content).rows(step)
+            if rows is not None:
+                by_rank.setdefault(stored.rank, {})[kind] = rows
+    found = []
+    for rank, rows_of in sorted(by_rank.items()):
+        evidence = Evidence(
+            rows=rows_of,
+            broken={kind: rows.nonfinite for kind, rows in rows_of.items()},
+            weights=np.full(table.size, -1, np.int64),
+            loss_nonfinite=False,
+            reduced=len(by_rank) > 1,
+        )
+        producer = find(table, evidence)
+        if producer is not None:
+            found.append((rank, producer))
+    return max(found, key=lambda item: item[1].certainty, default=None)
