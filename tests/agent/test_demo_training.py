@@ -6,15 +6,20 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.nn import functional
 
+import floatscope
 from floatscope._demo.fp8 import DelayedScale, Fp8Linear, roll_scales
 from floatscope._demo.model import GPT
 from floatscope._demo.schedule import learning_rate
 from floatscope._demo.text import batches, corpus
+
+if TYPE_CHECKING:
+    from floatscope._record import PendingRecord, StepRecord
 
 LIMITS = {"act_in": 240.0, "weight": 240.0, "act_grad": 57344.0}
 
@@ -32,8 +37,41 @@ class Findings:
         return next((where for where, left in self.headroom.items() if left < bits), None)
 
 
-def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Findings:
-    """Train as the demo does, looking at every FP8 layer's operands with forward and tensor hooks."""
+class Recorder:
+    """Takes the agent's records in place of its sender."""
+
+    def __init__(self) -> None:
+        self.records: list[StepRecord] = []
+        self.casts: set[tuple[str, str]] = set()
+
+    def put(self, record: PendingRecord) -> None:
+        self.records.append(record.resolve())
+
+    def close(self, reason: str) -> None:
+        """Nothing to flush."""
+
+    def headroom(self) -> dict[tuple[int, str, str], float]:
+        """(step, layer, kind) -> bits left, of finite operands that are cast."""
+        names: dict[int, str] = {}
+        found: dict[tuple[int, str, str], float] = {}
+        for record in self.records:
+            names.update((layer.index, layer.name) for layer in record.layers)
+            self.casts |= {(one.name, o.kind) for one in record.layers for o in one.operands if o.role == "cast"}
+            for rows in record.summaries:
+                fields = rows.fields
+                for at, layer in enumerate(rows.layers.tolist()):
+                    amax = float(fields["absmax"][at]) * float(fields["scale"][at])
+                    finite = fields["nans"][at] == fields["infs"][at] == 0
+                    if (names[layer], rows.kind) in self.casts and finite and amax > 0:
+                        found[record.step, names[layer], rows.kind] = math.log2(LIMITS[rows.kind] / amax)
+        return found
+
+
+def plain_loop(schedule: str, steps: int, *, until_broken: bool = False, recorder: Recorder | None = None) -> Findings:
+    """Train as the demo does, looking at every FP8 layer's operands with forward and tensor hooks.
+
+    With a ``recorder`` the agent watches as well.
+    """
     found = Findings()
     step = 0
 
@@ -62,6 +100,11 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Find
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     scaler = torch.amp.GradScaler("cpu")
     data = batches(corpus(), batch=4, context=model.context, seed=0)
+    scope = None
+    if recorder is not None:
+        scope = floatscope.watch(
+            model, optimizer, scaler=scaler, run="test", _sink=recorder, activations_every=1, weights_every=1
+        )
     while step < steps and not (until_broken and found.broken):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(schedule, step)
@@ -77,8 +120,12 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Find
         if scaler.get_scale() < before_update:
             found.skipped.append(step)
         found.losses.append(loss.item())
+        if scope is not None:
+            scope.step(loss=loss)
         roll_scales(model)
         step += 1
+    if scope is not None:
+        scope.close()
     return found
 
 
@@ -118,6 +165,14 @@ def test_hot_run_loses_what_it_had_learnt(hot: Findings) -> None:
     assert len(finite) < len(hot.losses)
     best = min(finite)
     assert sum(finite[-10:]) / 10 > best + 1.0
+
+
+def test_agent_sees_what_plain_hooks_see_and_changes_nothing(hot: Findings) -> None:
+    recorder = Recorder()
+    watched = plain_loop("hot", 80, until_broken=True, recorder=recorder)
+    assert watched.losses[:-1] == hot.losses[: len(watched.losses) - 1]
+    assert watched.headroom == {w: left for w, left in hot.headroom.items() if w[0] < len(watched.losses)}
+    assert recorder.headroom() == pytest.approx(watched.headroom, abs=1e-6)
 
 
 def test_hot_run_repeats(hot: Findings) -> None:
