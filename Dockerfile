@@ -13,7 +13,6 @@ FROM python:3.12-slim
 RUN python -m pip uninstall --yes pip \
     && install -d -o 10001 -g 10001 -m 0700 /data
 COPY --from=build /opt/floatscope /opt/floatscope
-COPY containers/health.py /opt/floatscope/health.py
 ENV PATH=/opt/floatscope/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -25,6 +24,6 @@ USER 10001:10001
 VOLUME /data
 EXPOSE 6160
 # No spaces inside an argument: older podman splits there.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=6 CMD ["python", "/opt/floatscope/health.py"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=6 CMD ["python", "-m", "floatscope_server.probe"]
 ENTRYPOINT ["floatscope"]
 CMD ["server", "--token-file", "/data/tokens"]

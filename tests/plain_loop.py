@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+import floatscope
 from floatscope._demo.fp8 import Fp8Linear, roll_scales
 from floatscope._demo.model import GPT
 from floatscope._demo.schedule import learning_rate
 from floatscope._demo.text import batches, corpus
+from floatscope._record import PendingRecord, StepRecord
 
-__all__ = ["Findings", "plain_loop"]
-
+__all__ = ["LIMITS", "Findings", "Recorder", "plain_loop"]
 
 LIMITS = {"act_in": 240.0, "weight": 240.0, "act_grad": 57344.0}
 
@@ -33,8 +34,41 @@ class Findings:
         return next((where for where, left in self.headroom.items() if left < bits), None)
 
 
-def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Findings:
-    """Train as the demo does, looking at every FP8 layer's operands with forward and tensor hooks."""
+class Recorder:
+    """Takes the agent's records in place of its sender."""
+
+    def __init__(self) -> None:
+        self.records: list[StepRecord] = []
+        self.casts: set[tuple[str, str]] = set()
+
+    def put(self, record: PendingRecord) -> None:
+        self.records.append(record.resolve())
+
+    def close(self, reason: str) -> None:
+        """Nothing to flush."""
+
+    def headroom(self) -> dict[tuple[int, str, str], float]:
+        """(step, layer, kind) -> bits left, of finite operands that are cast."""
+        names: dict[int, str] = {}
+        found: dict[tuple[int, str, str], float] = {}
+        for record in self.records:
+            names.update((layer.index, layer.name) for layer in record.layers)
+            self.casts |= {(one.name, o.kind) for one in record.layers for o in one.operands if o.role == "cast"}
+            for rows in record.summaries:
+                fields = rows.fields
+                for at, layer in enumerate(rows.layers.tolist()):
+                    amax = float(fields["absmax"][at]) * float(fields["scale"][at])
+                    finite = fields["nans"][at] == fields["infs"][at] == 0
+                    if (names[layer], rows.kind) in self.casts and finite and amax > 0:
+                        found[record.step, names[layer], rows.kind] = math.log2(LIMITS[rows.kind] / amax)
+        return found
+
+
+def plain_loop(schedule: str, steps: int, *, until_broken: bool = False, recorder: Recorder | None = None) -> Findings:
+    """Train as the demo does, looking at every FP8 layer's operands with forward and tensor hooks.
+
+    With a ``recorder`` the agent watches as well.
+    """
     found = Findings()
     step = 0
 
@@ -63,6 +97,11 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Find
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     scaler = torch.amp.GradScaler("cpu")
     data = batches(corpus(), batch=4, context=model.context, seed=0)
+    scope = None
+    if recorder is not None:
+        scope = floatscope.watch(
+            model, optimizer, scaler=scaler, run="test", _sink=recorder, activations_every=1, weights_every=1
+        )
     while step < steps and not (until_broken and found.broken):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(schedule, step)
@@ -78,6 +117,10 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False) -> Find
         if scaler.get_scale() < before_update:
             found.skipped.append(step)
         found.losses.append(loss.item())
+        if scope is not None:
+            scope.step(loss=loss)
         roll_scales(model)
         step += 1
+    if scope is not None:
+        scope.close()
     return found

@@ -152,7 +152,7 @@ def answering(request: pytest.FixtureRequest) -> Iterator[ThreadingHTTPServer]:
 
 def health(port: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "containers" / "health.py")],
+        [sys.executable, "-m", "floatscope_server.probe"],
         env={"FLOATSCOPE_PORT": str(port)},
         capture_output=True,
         text=True,

@@ -11,7 +11,7 @@ import torch
 from floatscope._demo.fp8 import DelayedScale, Fp8Linear
 from floatscope._demo.model import GPT
 from floatscope._demo.text import batches, corpus
-from tests.plain_loop import Findings, plain_loop
+from tests.plain_loop import Findings, Recorder, plain_loop
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,14 @@ def test_hot_run_loses_what_it_had_learnt(hot: Findings) -> None:
     assert len(finite) < len(hot.losses)
     best = min(finite)
     assert sum(finite[-10:]) / 10 > best + 1.0
+
+
+def test_agent_sees_what_plain_hooks_see_and_changes_nothing(hot: Findings) -> None:
+    recorder = Recorder()
+    watched = plain_loop("hot", 80, until_broken=True, recorder=recorder)
+    assert watched.losses[:-1] == hot.losses[: len(watched.losses) - 1]
+    assert watched.headroom == {w: left for w, left in hot.headroom.items() if w[0] < len(watched.losses)}
+    assert recorder.headroom() == pytest.approx(watched.headroom, abs=1e-6)
 
 
 def test_hot_run_repeats(hot: Findings) -> None:

@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked_to_stop = True
 
     signal.signal(signal.SIGTERM, stop)
-    deadline = time.monotonic() + options.seconds
 
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
@@ -63,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         activations_every=1,
         weights_every=1,
     ) as scope:
+        deadline = time.monotonic() + options.seconds
         for step in range(options.steps):
             if asked_to_stop or time.monotonic() >= deadline:
                 break
