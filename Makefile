@@ -9,6 +9,8 @@ VENV_FLAGS ?=
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Node brings certificate authorities of its own; the system's may know a proxy between here and the registry.
+export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
 .PHONY: setup demo test test-long check bench clean
 
@@ -31,12 +33,11 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 
 .tools/.node: web/package.json
 	mkdir -p .tools && cp web/package.json .tools/
-	npm install --prefix .tools --silent --no-audit --no-fund --no-package-lock
+	npm install --prefix .tools --no-audit --no-fund --no-package-lock --fetch-retries 1
 	touch $@
 
-setup: $(VENV)/.dev ## everything a developer needs
+setup: $(VENV)/.dev ## what the tests need
 	.ci/system-packages
-	$(MAKE) .tools/.node
 
 demo: $(VENV)/.run ## a real training that really goes wrong, watched; DEMO='--seconds 60 --no-browser' for example
 	$(BIN)/floatscope demo $(DEMO)
@@ -47,7 +48,7 @@ test: setup ## every test that takes less than a minute
 test-long: setup ## the others
 	$(BIN)/python -m pytest -m long --timeout 3600 $(TESTS)
 
-check: setup ## lint, types and repetition; a warning is an error
+check: setup .tools/.node ## lint, types and repetition; a warning is an error
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -1,7 +1,6 @@
 """What handing over a step costs the training thread, and what the sender's threads cost beside it.
 
-    python tests/bench/bench_sender.py                      # server refused, then silent
-    python tests/bench/bench_sender.py --url http://HOST:PORT   # a real server
+The server refuses, then is silent.
 
 Prints per state: percentiles of ``put`` in microseconds, CPU of the background threads in per cent of one core, growth
 of resident memory in MB, and what became of the records.
@@ -9,7 +8,6 @@ of resident memory in MB, and what became of the records.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import secrets
 import socket
@@ -22,7 +20,9 @@ from floatscope import wire
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._sender import Limits, Sender
 
-PAGE_BYTES = 4096
+_PAGE_BYTES = 4096
+_SECONDS = 5.0
+_NOWHERE = "http://127.0.0.1:9"
 
 
 class Record:
@@ -54,7 +54,7 @@ class Record:
 
 
 def _resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
 
 def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: float) -> None:
@@ -79,18 +79,9 @@ def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: floa
 
 
 def main() -> None:
-    """Parse the options and run every state."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="a running server; by default one that refuses and one that never answers")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    options = parser.parse_args()
     logging.disable(logging.WARNING)
-    silent = socket.create_server(("127.0.0.1", 0))
-    states = {"silent": f"http://127.0.0.1:{silent.getsockname()[1]}", "refused": "http://127.0.0.1:9"}
-    for state, url in ({"up": options.url} if options.url else states).items():
-        for layers, steps_per_s in ((0, 1000.0), (200, 50.0), (1000, 10.0)):
-            measure(state, url, layers, steps_per_s, options.seconds)
-
-
-if __name__ == "__main__":
-    main()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for state, url in {"silent": f"http://127.0.0.1:{silent.getsockname()[1]}", "refused": _NOWHERE}.items():
+            for layers, steps_per_s in ((0, 1000.0), (200, 50.0), (1000, 10.0)):
+                measure(state, url, layers, steps_per_s, _SECONDS)
+    logging.disable(logging.NOTSET)
