@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,30 +13,40 @@ import numpy.typing as npt
 
 from floatscope import wire
 
-__all__ = ["encode_json", "is_missing", "number", "plain", "values_of"]
+__all__ = ["encode_json", "is_missing", "number", "plain", "plain_number", "stamp", "values_of"]
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """``value`` with datetimes as ISO 8601 in UTC and numbers that JSON lacks as strings."""
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return plain_number(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+        return stamp(value)
     if isinstance(value, np.ndarray):
         return values_of(value)
     return value
 
 
+def plain_number(value: float | None) -> float | str | None:
+    """``value`` for JSON, which has no NaN and no infinity."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def stamp(at: datetime | None) -> str | None:
+    """ISO 8601 in UTC, ending in Z."""
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 def number(value: float | str) -> float:
-    """The inverse of ``plain`` for one number."""
+    """The inverse of ``plain_number``."""
     return _NAMES[value] if isinstance(value, str) else value
 
 

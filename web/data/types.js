@@ -18,6 +18,7 @@
  * @property {{ loss: JsonNumber, grad_norm: JsonNumber, loss_scale: JsonNumber }} last
  * @property {Worst | null} worst
  * @property {Record<Severity, number>} alerts open ones
+ * @property {Record<Severity, number>} alerts_past resolved ones
  * @property {JsonNumber[]} sparkline losses
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand

@@ -85,12 +85,12 @@ function row(run, state, { t, act }) {
     h(
       "th",
       { scope: "row" },
-      h("a", { href: act.link({ page: "run", run: run.name }) }, run.name),
+      h("a", { href: act.link({ page: "run", run: run.name, kind: run.worst?.kind ?? "grad" }) }, run.name),
       h("span", { class: `runstate state-${silent === null ? run.state : "stale"}` }, silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) })),
     ),
     h("td", { class: `figure headroom ${grade(headroom)}` }, bits(headroom), h("span", { class: "unit" }, headroom === undefined ? "" : ` ${t("unit.bits")}`)),
     h("td", { class: "layer wide", title: run.worst?.layer }, run.worst ? tail(run.worst.layer, 32) : "\u2014"),
-    h("td", null, alertCounts(run.alerts, t)),
+    h("td", null, alertCounts(run, t)),
     h("td", { class: "figure" }, count(run.steps)),
     h("td", { class: "figure" }, figure(loss)),
     h("td", { class: "wide" }, sparkline(numbers(run.sparkline), 132, 24)),
@@ -105,12 +105,21 @@ export function grade(headroom) {
   return headroom < 0 || Number.isNaN(headroom) ? "over" : headroom < 1 ? "near" : "clear";
 }
 
+/** Open alerts; where none is open, muted, those that were. @param {RunItem} run @param {Context["t"]} t */
+export function alertCounts(run, t) {
+  const open = tallies(run.alerts, t);
+  if (open.length > 0) return open;
+  const past = tallies(run.alerts_past, t);
+  if (past.length === 0) return h("span", { class: "muted" }, t("alerts.none_open"));
+  return h("span", { class: "muted past" }, past, t("alerts.resolved"));
+}
+
 /** @param {RunItem["alerts"]} alerts @param {Context["t"]} t */
-export function alertCounts(alerts, t) {
+function tallies(alerts, t) {
   const severities = /** @type {const} */ (["critical", "warning", "info"]);
-  const some = severities.filter((severity) => alerts[severity] > 0);
-  if (some.length === 0) return h("span", { class: "muted" }, t("alerts.none_open"));
-  return some.map((severity) =>
-    h("span", { class: `tally ${severity}`, title: t(`severity.${severity}`) }, severityMark(severity), alerts[severity], h("span", { class: "sr" }, t(`severity.${severity}`))),
-  );
+  return severities
+    .filter((severity) => alerts[severity] > 0)
+    .map((severity) =>
+      h("span", { class: `tally ${severity}`, title: t(`severity.${severity}`) }, severityMark(severity), alerts[severity], h("span", { class: "sr" }, t(`severity.${severity}`))),
+    );
 }

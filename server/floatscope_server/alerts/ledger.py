@@ -15,7 +15,8 @@ from floatscope_server.alerts.book import Entry, Transition
 from floatscope_server.alerts.machine import Phase, State
 from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
 from floatscope_server.alerts.texts import message
-from floatscope_server.alerts.views import alert_view, json_number, plain, webhook_body
+from floatscope_server.alerts.views import alert_view, webhook_body
+from floatscope_server.jsontext import plain, plain_number
 from floatscope_server.rules.verdict import Severity, Verdict
 from floatscope_server.settings import Settings
 
@@ -110,7 +111,7 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     row.since_step = min(verdict.since_step, state.since)
     row.layer, row.rank, row.format, row.reason = verdict.layer, verdict.rank, verdict.format, verdict.reason
     row.message, row.message_zh = english, chinese
-    row.value, row.threshold = json_number(verdict.value), json_number(verdict.threshold)
+    row.value, row.threshold = plain_number(verdict.value), plain_number(verdict.threshold)
     row.hits, row.detail, row.machine = entry.hits, detail, _machine(entry)
     if closing is not None:
         row.state = Phase.RESOLVED.value

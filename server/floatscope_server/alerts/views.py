@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, func, select
 
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint
+from floatscope_server.jsontext import stamp
 from floatscope_server.settings import Settings
 
-__all__ = ["alert_view", "alerts_of", "delivery_view", "endpoint_view", "json_number", "plain", "stamp", "webhook_body"]
-
-
-def json_number(value: float | None) -> float | str | None:
-    """``value`` for JSON, which has no NaN and no infinity."""
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """``value`` with every number as ``json_number`` gives it."""
-    if isinstance(value, float):
-        return json_number(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
-
-
-def stamp(at: datetime | None) -> str | None:
-    """ISO 8601 in UTC, ending in Z."""
-    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+__all__ = ["alert_tally", "alert_view", "alerts_of", "delivery_view", "endpoint_view", "webhook_body"]
 
 
 def alert_view(alert: Alert) -> dict[str, Any]:
@@ -72,6 +49,23 @@ def alerts_of(session: Session, run_id: int) -> list[dict[str, Any]]:
     """The alerts of a run in the order in which they opened; what is pending has not fired and is left out."""
     rows = session.exec(select(Alert).where(Alert.run_id == run_id, Alert.state != "pending").order_by(col(Alert.id)))
     return [alert_view(alert) for alert in rows]
+
+
+def alert_tally(session: Session, run_id: int) -> dict[str, dict[str, int]]:
+    """{"alerts": open ones, "alerts_past": resolved ones}, each by severity. An alert that gained severity and went on
+    as another one counts once, as that one."""
+    tally = {name: {"critical": 0, "warning": 0, "info": 0} for name in ("alerts", "alerts_past")}
+    fired = (
+        Alert.run_id == run_id,
+        Alert.state != "pending",
+        col(Alert.resolved_reason).is_distinct_from("superseded"),
+    )
+    rows = session.exec(
+        select(Alert.state, Alert.severity, func.count()).where(*fired).group_by(Alert.state, Alert.severity)
+    )
+    for state, severity, count in rows:
+        tally["alerts_past" if state == "resolved" else "alerts"][severity] += count
+    return tally
 
 
 def endpoint_view(endpoint: Endpoint) -> dict[str, Any]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from sqlmodel import Session, col, select
 
-from floatscope_server.alerts.engine import alerts_of
+from floatscope_server.alerts.views import alert_tally
 from floatscope_server.models import Run
 from floatscope_server.store.glance import Glance
 
 __all__ = ["run_item", "run_list"]
-
-_OPEN = frozenset({"pending", "firing"})
-SEVERITIES = ("critical", "warning", "info")
 
 
 def run_item(session: Session, run: Run) -> dict[str, object]:
     """What a list shows of one run."""
     assert run.id is not None
     glance = Glance(run.glance)
-    counts = Counter(alert["severity"] for alert in alerts_of(session, run.id) if alert["state"] in _OPEN)
     return {
         "name": run.name,
         "state": run.state,
@@ -32,7 +27,7 @@ def run_item(session: Session, run: Run) -> dict[str, object]:
         "finished_at": run.finished_at,
         "last": {name: glance.last[name][1] if name in glance.last else None for name in Glance.SHOWN},
         "worst": glance.worst,
-        "alerts": {severity: counts[severity] for severity in SEVERITIES},
+        **alert_tally(session, run.id),
         "sparkline": glance.sparkline,
     }
 

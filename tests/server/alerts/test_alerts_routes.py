@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from standardwebhooks import Webhook
 
+from floatscope import wire
 from floatscope_server.rules import RULES
 
 if TYPE_CHECKING:
@@ -94,6 +95,21 @@ def test_from_a_nan_to_a_verified_webhook(
     wait(lambda: len(receiver.requests) == 2)
     assert receiver.requests[1].headers["webhook-id"] == delivery["webhook_id"]
     assert receiver.requests[1].body == got.body
+
+
+def test_a_run_that_ended_badly_still_says_so(
+    build: Build, agent: MakeAgent, call: Call, wait: Callable[..., None]
+) -> None:
+    one = agent(run="night", layers=tuple(build.layers("head").values()))
+
+    def tally() -> tuple[int, int]:
+        (run,) = call("GET", "/api/v1/runs").json
+        return run["alerts"]["critical"], run["alerts_past"]["critical"]
+
+    one.deliver(build.body(build.summary("act", 0, 1), records={0: {"loss": math.nan}}))
+    wait(lambda: tally() == (1, 0))
+    one.send(wire.Bye(seq=1, reason="finished"))
+    wait(lambda: tally() == (0, 1))
 
 
 def test_endpoints(call: Call, receiver: Receiver, wait: Callable[..., None]) -> None:
