@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -95,6 +96,13 @@ class Outbox:
                 self._layers.update((layer.index, layer) for layer in item.layers)
             while self._over_a_limit() and len(self._waiting) > 1:
                 self._drop_oldest()
+
+    def announce(self, layers: Iterable[wire.Layer]) -> None:
+        """Entries whose record is lost: they go out before whatever is sent next."""
+        with self._lock:
+            entries = {layer.index: layer for layer in layers}
+            self._layers.update(entries)
+            self._layers_again.update(entries)
 
     def _over_a_limit(self) -> bool:
         return (

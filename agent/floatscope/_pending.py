@@ -87,7 +87,7 @@ class Pending:
             _Facts(p.kind, p.layer, p.row.elements, p.format, p.loss_scaled, p.in_norm, p.sharded) for p in buffer.parts
         ]
         self._events = events
-        self._layers = layers
+        self.layers = layers
         values = _values(buffer, previous_scale)
         waiting = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
         self._numbers = {key: value for key, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -132,7 +132,7 @@ class Pending:
             scalars=scalars,
             summaries=tuple(summaries),
             events=(*self._events, *events),
-            layers=self._layers,
+            layers=self.layers,
         )
 
 

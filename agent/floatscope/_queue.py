@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from floatscope import wire
 from floatscope._record import PendingRecord
 
 __all__ = ["Dropped", "PendingQueue"]
@@ -18,6 +19,8 @@ class Dropped:
     first: int
     last: int
     count: int
+    layers: tuple[wire.Layer, ...] = ()
+    """Entries that those records would have announced; later rows refer to them."""
 
 
 class PendingQueue:
@@ -50,9 +53,14 @@ class PendingQueue:
         self._bytes -= oldest.nbytes
         before = self._dropped
         if before is None:
-            self._dropped = Dropped(oldest.step, oldest.step, 1)
+            self._dropped = Dropped(oldest.step, oldest.step, 1, oldest.layers)
         else:
-            self._dropped = Dropped(min(before.first, oldest.step), max(before.last, oldest.step), before.count + 1)
+            self._dropped = Dropped(
+                min(before.first, oldest.step),
+                max(before.last, oldest.step),
+                before.count + 1,
+                before.layers + oldest.layers,
+            )
 
     def take_dropped(self) -> Dropped | None:
         """What was dropped since the last call; all of it is older than what ``take`` returns next."""

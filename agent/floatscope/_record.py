@@ -51,6 +51,10 @@ class PendingRecord(Protocol):
     def nbytes(self) -> int:
         """Host memory that the record holds, in bytes."""
 
+    @property
+    def layers(self) -> tuple[wire.Layer, ...]:
+        """Entries new or changed since the last record, known before the numbers are: a drop may not lose names."""
+
     def ready(self) -> bool:
         """Whether ``resolve`` would not wait for the device. Never blocks."""
 

@@ -240,6 +240,7 @@ class Sender:
                 self._outbox.append(
                     Loss(first=dropped.first, last=dropped.last, records=dropped.count, reason="pending_full")
                 )
+                self._outbox.announce(dropped.layers)
             if devices and records:
                 records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
                 devices = ()
@@ -264,6 +265,7 @@ class Sender:
             except Exception:  # a device error surfaces here first
                 logger.debug("step %d could not be read", pending.step, exc_info=True)
                 self._outbox.append(Loss(first=pending.step, last=pending.step, records=1, reason="unreadable"))
+                self._outbox.announce(pending.layers)
             self._last_step = pending.step
             if len(records) % _RECORDS_PER_TURN == 0:
                 time.sleep(0)

@@ -30,6 +30,7 @@ class Record:
 
     def __init__(self, step: int, layers: int) -> None:
         self.step = step
+        self.layers: tuple[wire.Layer, ...] = ()
         self.nbytes = 200 + layers * 512 * 8
         self._layers = layers
 

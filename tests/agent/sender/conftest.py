@@ -34,6 +34,10 @@ class Pending:
     def step(self) -> int:
         return self.record.step
 
+    @property
+    def layers(self) -> tuple[wire.Layer, ...]:
+        return self.record.layers
+
     def ready(self) -> bool:
         return self.is_ready()
 
@@ -172,6 +176,11 @@ class IngestDouble:
             if series.name == "loss"
             for step in np.frombuffer(series.steps, "<i8")
         ]
+
+    def layers(self) -> dict[int, str]:
+        """The names announced in a greeting or in a batch."""
+        greeted = [layer for message in self.seen if isinstance(message, wire.Hello) for layer in message.layers]
+        return {layer.index: layer.name for layer in (*greeted, *(x for body in self.bodies() for x in body.layers))}
 
     def gaps(self) -> list[wire.Gap]:
         return [batch for batch in self.kept if isinstance(batch, wire.Gap)]

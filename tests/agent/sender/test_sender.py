@@ -258,14 +258,16 @@ def test_full_pending_queue_drops_the_oldest_and_declares_it(
 ) -> None:
     arrived = False
     sender = sender_to(server.url, limits=Limits(pending_records=4))
+    names = (wire.Layer(index=0, name="head", module_type="Linear"),)
     for n in range(10):
-        record = step(n)
+        record = step(n, layers=names if n == 0 else ())
         record.is_ready = lambda: arrived
         sender.put(record)
     arrived = True
     sender.close("finished")
     assert server.steps() == [6, 7, 8, 9]
-    assert server.gaps() == [wire.Gap(seq=1, first=0, last=5, count=6, reason="pending_full")]
+    assert server.layers() == {0: "head"}
+    assert server.gaps() == [wire.Gap(seq=2, first=0, last=5, count=6, reason="pending_full")]
     assert_conserved(server, sender.stats())
 
 
@@ -351,6 +353,7 @@ def test_a_record_that_cannot_be_read_is_lost_alone(
     class Broken:
         step = 1
         nbytes = 10
+        layers = (wire.Layer(index=7, name="late", module_type="Linear"),)
 
         def ready(self) -> bool:
             return True
@@ -364,6 +367,7 @@ def test_a_record_that_cannot_be_read_is_lost_alone(
     sender.put(step(2))
     sender.close("finished")
     assert server.steps() == [0, 2]
+    assert server.layers() == {7: "late"}
     assert server.gaps()[0].reason == "unreadable"
     assert (server.gaps()[0].first, server.gaps()[0].last) == (1, 1)
 
