@@ -102,13 +102,13 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ),
         ("loss_scale_collapse", ""): (
             (
-                "No update was applied on skipped steps. Values in the forward or backward pass leave FP16's range "
-                "(65504) at any scale: lower the learning rate, or train in bf16."
+                "No update was applied on skipped steps. Where a lower scale does not end the overflows, they do not "
+                "come from the scale: look for the first non-finite layer, lower the learning rate, or use a format "
+                "with more range (bf16 in place of fp16)."
             ),
             (
-                "被跳过的步没有更新参数。前向或反向计算中的数值在任何缩放下都超出 FP16 的范围（65504）："
-                "请降低学习率，或改用 "
-                "bf16 训练。"
+                "被跳过的步没有更新参数。若降低缩放后仍然溢出，则原因不在缩放：请查看首个非有限的层，降低学习率，"
+                "或使用范围更大的格式（以 bf16 代替 fp16）。"
             ),
         ),
         ("loss_scale_collapse", "at_minimum"): (
@@ -141,6 +141,26 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
                 "其后的结果取决于所用转换：NaN 或被截断。使用延迟缩放时请增大 margin 或缩短更新间隔；"
                 "否则请降低学习率，或让该层"
                 "保持 bf16。E4M3 在 MI300（FNUZ）上的最大值为 240，其他硬件为 448。"
+            ),
+        ),
+        ("limit_near", "fp16"): (
+            (
+                "One doubling more and it overflows: FP16 ends at 65504. Lower the learning rate, or keep this layer "
+                "in bf16 or fp32; in training code without a GradScaler use one and pass it as scaler=."
+            ),
+            (
+                "再翻一倍就会溢出：FP16 的最大值为 65504。请降低学习率，或让该层使用 bf16 或 fp32；"
+                "若训练代码未使用 GradScaler，请使用它并以 scaler= 传入。"
+            ),
+        ),
+        ("limit_crossed", "fp16"): (
+            (
+                "FP16 ends at 65504 and gives Inf above. Lower the learning rate, or keep this layer in bf16 or fp32. "
+                "If a GradScaler runs in this training, pass it as scaler=: its overflows are then told apart."
+            ),
+            (
+                "FP16 的最大值为 65504，超出即为 Inf。请降低学习率，或让该层使用 bf16 或 fp32。"
+                "若训练中使用了 GradScaler，请以 scaler= 传入，其溢出便能区分开来。"
             ),
         ),
         ("limit_crossed", "scale_not_finite"): (

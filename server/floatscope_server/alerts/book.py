@@ -115,11 +115,13 @@ class Book:
         return done
 
     def end(self, ended: Ended, step: int | None = None) -> list[Transition]:
-        """Close everything: nothing more will be heard of this attempt."""
+        """Nothing more will be heard of this attempt: close what does not outlive it."""
         done: list[Transition] = []
         for entry in list(self):
             at = entry.state.held if step is None else step
             state, change = advance(Policy(), entry.state, Signal(ended=ended), at)
+            if change is Change.NONE:
+                continue
             self._close(entry)
             if change is Change.RESOLVED and state is not None:
                 entry.state = state

@@ -294,13 +294,13 @@ class AlertEngine:
             run.transitions += run.book.end(Ended.RUN_RESTARTED)
 
     def _sweep(self) -> None:
-        """Close what is open of runs that are over."""
+        """Drop what is pending in runs that are over: it can not fire any more."""
         self._swept = time.monotonic()
         with self._store.read() as session:
             over = session.exec(
                 select(Alert.run_id, Alert.attempt)
                 .join(Run, col(Run.id) == col(Alert.run_id))
-                .where(Alert.state != "resolved", col(Run.state).in_(_OVER))
+                .where(Alert.state == "pending", col(Run.state).in_(_OVER))
                 .distinct()
             ).all()
         for run_id, attempt in over:

@@ -20,7 +20,8 @@ class Phase(StrEnum):
 
 
 class Ended(Enum):
-    """Why a condition says nothing any more: the run is over, or started anew. Neither means that it is sound."""
+    """Why a condition says nothing any more. A run that is over stays as it ended: what fires goes on firing, until
+    somebody has seen it. One that started anew has left its former attempt behind."""
 
     RUN_FINISHED = "run_finished"
     RUN_RESTARTED = "run_restarted"
@@ -77,7 +78,7 @@ def advance(
         return _active(policy, state, signal.severity, step, inhibited=inhibited)
     if state is None or state.phase is Phase.RESOLVED:
         return state, Change.NONE
-    if signal.ended is not None:
+    if signal.ended is Ended.RUN_RESTARTED or (signal.ended is not None and state.phase is Phase.PENDING):
         return _close(state)
     if not signal.clear:
         return state, Change.NONE

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floatscope_server.alerts.advice import ADVICE
+from floatscope_server.rules.loss_scale import Scaler
 from floatscope_server.rules.verdict import Verdict
 
 __all__ = ["figure", "message"]
@@ -24,15 +25,26 @@ _TENSORS = {
 }
 
 
+_SCALER_STATES = {
+    Scaler.WARM_UP: "预热",
+    Scaler.HEALTHY: "正常",
+    Scaler.OSCILLATING: "振荡",
+    Scaler.COLLAPSING: "崩溃",
+    Scaler.AT_MINIMUM: "已至最小值",
+    Scaler.BELOW_ONE: "低于 1",
+}
+
+
 def figure(value: float | None) -> str:
-    """A number for a sentence: four significant digits."""
+    """A number for a sentence: four significant digits, a large power of two as such."""
     if value is None:
         return "?"
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "Inf" if value > 0 else "-Inf"
-    return f"{value:.4g}"
+    mantissa, exponent = math.frexp(value)
+    return f"2^{exponent - 1}" if mantissa == 0.5 and exponent > 11 else f"{value:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +108,14 @@ def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None)
             )
         case "not_later_than":
             text = (
-                f" Going backward it arose not later than {first}; only reduced gradients were recorded.",
-                f" 反向传播中不晚于 {first} 出现；仅记录了规约后的梯度。",
+                (
+                    f" Only gradients were read at this step: {first} is the first of them to be broken, and what "
+                    "broke them lies there or before it in the model. With activations_every=1 it is named."
+                ),
+                (
+                    f" 该步只读取了梯度：{first} 是其中最先损坏的，问题出在该层或模型中更靠前的层。"
+                    "设置 activations_every=1 即可指明具体的层。"
+                ),
             )
         case "backward" | "between" if after is None:
             text = (
@@ -134,7 +152,10 @@ def _scaler(detail: Mapping[str, Any]) -> tuple[str, str]:
         return "", ""
     return (
         f" The loss scale is {figure(scale)}, down from {figure(max(scale, high))}; the scaler is {detail['scaler']}.",
-        f" 损失缩放为 {figure(scale)}，此前最高 {figure(max(scale, high))}；缩放器状态：{detail['scaler']}。",
+        (
+            f" 损失缩放为 {figure(scale)}，此前最高 {figure(max(scale, high))}；"
+            f"缩放器状态：{_SCALER_STATES[Scaler(detail['scaler'])]}。"
+        ),
     )
 
 
@@ -190,16 +211,18 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
             )
         case "loss_spike" | "grad_norm_spike", _:
             name, name_zh = ("loss", "损失") if verdict.kind == "loss_spike" else ("gradient norm", "梯度范数")
-            median, ratio = figure(detail["median"]), figure(detail["ratio"])
+            median, records = figure(detail["median"]), detail["records"]
+            # A ratio to a median of zero or below says nothing.
+            times = f"{figure(detail['ratio'])} times " if detail["median"] > 0 else "from "
+            times_zh = f"（{figure(detail['ratio'])} 倍）" if detail["median"] > 0 else ""
             text = (
                 (
-                    f"The {name} jumped to {value} at step {step}, {ratio} times the median {median} of the last "
-                    f"{detail['records']} records{_on(verdict)}."
+                    f"The {name} jumped to {value} at step {step}, {times}the median {median} of the last "
+                    f"{records} records{_on(verdict)}."
                 ),
                 (
-                    f"第 {step} 步{name_zh}跳至 {value}，是最近 {detail['records']} 条记录中位数 {median} 的 "
-                    f"{ratio} 倍"
-                    f"{_on_zh(verdict)}。"
+                    f"第 {step} 步{name_zh}跳至 {value}，最近 {records} 条记录的中位数为 {median}"
+                    f"{times_zh}{_on_zh(verdict)}。"
                 ),
             )
         case "loss_scale_collapse", "at_minimum":
@@ -306,5 +329,6 @@ def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
     happened = _happened(verdict, step, words)
     # A NaN loss whose step the scaler skipped has not reached the weights.
     reason = "skipped" if verdict.kind == "nonfinite" and verdict.detail.get("skipped") else verdict.reason
-    means = ADVICE.get((verdict.kind, reason)) or ADVICE[(verdict.kind, "")]
+    of_format = ADVICE.get((verdict.kind, verdict.format or ""))
+    means = ADVICE.get((verdict.kind, reason)) or of_format or ADVICE[(verdict.kind, "")]
     return f"{happened[0]}{origin[0]} {means[0]}", f"{happened[1]}{origin[1]} {means[1]}"

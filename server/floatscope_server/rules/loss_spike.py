@@ -57,9 +57,12 @@ def judge(rule: LossSpike, window: Window, now: Record) -> Outcome:
     median = window.recent.median
     distance = value - median
     margin = rule.margin
-    if len(window.recent) >= rule.mads_from:
+    spread_known = len(window.recent) >= rule.mads_from
+    if spread_known:
         margin = max(margin, rule.mads * window.recent.mad)
-    if not (value > rule.ratio * median and distance > margin):
+    # A loss that is negative or near zero by nature has no ratio: its own spread has to decide.
+    risen = value > rule.ratio * median if median > 0 else spread_known
+    if not (risen and distance > margin):
         return OK
     big = distance > rule.big_margin
     averaged = window.last_step is not None and now.step - window.last_step >= rule.averaged_steps

@@ -29,8 +29,11 @@ class Model:
     def step(self, step: int, signal: Signal, inhibited: bool) -> list[str]:
         if signal.severity is not None:
             return self._held(step, signal.severity, inhibited)
-        over = signal.ended is not None or (
-            signal.clear and (self.firing is None or step - self.active[-1][0] >= self.policy.keep)
+        waits = self.firing is None
+        over = (
+            signal.ended is Ended.RUN_RESTARTED
+            or (signal.ended is Ended.RUN_FINISHED and waits)
+            or (signal.clear and (waits or step - self.active[-1][0] >= self.policy.keep))
         )
         if not self.active or not over:
             return []
@@ -85,7 +88,7 @@ def test_silence_is_no_proof_of_health(policy: Policy, history: list[tuple[int, 
         if signal == Signal():
             assert (state, change) == (before, Change.NONE)
         if change is Change.RESOLVED:
-            assert signal.clear or signal.ended is not None
+            assert signal.clear or signal.ended is Ended.RUN_RESTARTED
         if change is Change.FIRED:
             assert state is not None
             assert state.fired == step

@@ -97,7 +97,7 @@ def test_from_a_nan_to_a_verified_webhook(
     assert receiver.requests[1].body == got.body
 
 
-def test_a_run_that_ended_badly_still_says_so(
+def test_a_run_that_ended_badly_goes_on_saying_so(
     build: Build, agent: MakeAgent, call: Call, wait: Callable[..., None]
 ) -> None:
     one = agent(run="night", layers=tuple(build.layers("head").values()))
@@ -109,6 +109,10 @@ def test_a_run_that_ended_badly_still_says_so(
     one.deliver(build.body(build.summary("act", 0, 1), records={0: {"loss": math.nan}}))
     wait(lambda: tally() == (1, 0))
     one.send(wire.Bye(seq=1, reason="finished"))
+    wait(lambda: call("GET", "/api/v1/runs").json[0]["state"] == "finished")
+    assert tally() == (1, 0)
+    again = agent(run="night", layers=tuple(build.layers("head").values()))
+    again.deliver(build.body(records={0: {"loss": 1.0}}))
     wait(lambda: tally() == (0, 1))
 
 

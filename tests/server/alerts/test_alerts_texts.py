@@ -44,8 +44,8 @@ CASES: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("loss_zero", "beside_nonfinite", {}, ["0.0"]),
     *(("loss_spike", r, SPIKE, ["2.25", "3.5", "20"]) for r in ("above_median", "big_jump", "in_a_row")),
     ("grad_norm_spike", "far_above_median", SPIKE, ["2.25", "3.5", "20"]),
-    ("loss_scale_collapse", "at_minimum", SCALER, ["16", "collapsing"]),
-    ("loss_scale_collapse", "many_skips", SCALER, ["10", "6.554e+04"]),
+    ("loss_scale_collapse", "at_minimum", SCALER, ["16", "2^16"]),
+    ("loss_scale_collapse", "many_skips", SCALER, ["10", "2^16"]),
     ("loss_scale_collapse", "skips_in_a_row", SCALER, ["16"]),
     ("limit_near", "headroom", LIMIT, ["0.25", "240", "12", "fp8x", "h.9"]),
     *(
@@ -111,7 +111,11 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
         (PRODUCER | {"alone": False, "how": "parameters"}, "parameters of h.4.up were not finite", "参数已不是有限值"),
         (PRODUCER | {"first": None, "how": "loss"}, "up to h.3 was finite", "损失计算"),
         (PRODUCER | {"alone": False, "how": "backward"}, "Going backward it arose between h.3 and h.4.up", "反向传播"),
-        (PRODUCER | {"alone": False, "how": "not_later_than"}, "not later than h.4.up", "不晚于 h.4.up"),
+        (
+            PRODUCER | {"alone": False, "how": "not_later_than"},
+            "h.4.up is the first of them to be broken",
+            "h.4.up 是其中最先损坏的",
+        ),
     ],
 )
 def test_where_it_came_from(producer: dict[str, Any], english: str, chinese: str) -> None:
@@ -136,3 +140,9 @@ def test_numbers_that_are_none() -> None:
 def test_a_skipped_step_has_not_reached_the_weights(skipped: bool, says: str) -> None:
     english, _ = message(_verdict("nonfinite", "loss", {"skipped": skipped}), 0, 1)
     assert says in english
+
+
+def test_the_state_of_the_scaler_is_said_in_both_languages() -> None:
+    english, chinese = message(_verdict("loss_scale_collapse", "at_minimum", SCALER), 0, 1)
+    assert "the scaler is collapsing" in english
+    assert "缩放器状态：崩溃" in chinese

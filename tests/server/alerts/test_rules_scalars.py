@@ -207,3 +207,11 @@ def test_an_overflow_of_the_scaler_does_not_silence_spikes(judge: Judge) -> None
         (120, "nonfinite", "info", "gradient_overflow"),
         (120, "loss_spike", "warning", "big_jump"),
     ]
+
+
+def test_a_negative_loss_is_judged_by_its_own_spread(judge: Judge) -> None:
+    assert judge(_series("loss", [-1.9, -2.0, -1.2])) == []
+    usual = [-1.9, -2.0, -2.1] * 4
+    assert judge(_series("loss", [*usual, -1.8])) == []
+    ((step, kind, severity, _),) = judge(_series("loss", [*usual, -0.9]))
+    assert (step, kind, severity) == (12, "loss_spike", "warning")
