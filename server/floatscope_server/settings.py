@@ -45,8 +45,9 @@ class Settings:
     stalled_after_s: float = 60.0
     """A run without a new step for this long, in seconds, is stalled."""
 
-    lost_after_s: float = 300.0
-    """A run whose agents have all been silent for this long, in seconds, and said no goodbye is lost."""
+    lost_after_s: float = 60.0
+    """A run whose agents have all been silent for this long, in seconds, and said no goodbye is lost. An agent speaks
+    every 10 s; one that comes back brings its run back."""
 
     max_layers: int = 50_000
     """Layers of one run; further names are left out and declared as a gap."""
