@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from websockets.exceptions import WebSocketException
 
 from floatscope import wire
@@ -135,7 +136,9 @@ def test_an_unknown_run_lists_those_that_are_known(
         assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
+    kills: int,
     command: Callable[..., Command],
     agent: MakeAgent,
     make: Make,
@@ -143,7 +146,7 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
     wait_for: Callable[[Callable[[], object], str], None],
     http: Callable[..., Reply],
 ) -> None:
-    """Writers that keep sending through three kill -9, resume at ``last_seq + 1``, and count what was acknowledged."""
+    """Writers that keep sending through every kill -9, resume at ``last_seq + 1``, and count what was acknowledged."""
     data = tmp_path / "killed"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -169,7 +172,7 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
                 stop.wait(0.05)
 
     threads: list[threading.Thread] = []
-    for _ in range(3):
+    for _ in range(kills):
         server = command("server", "--port", str(port), "--data", str(data))
         server.address()
         if not threads:
