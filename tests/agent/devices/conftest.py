@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -76,27 +75,25 @@ def fake_sys(tmp_path: Path) -> FakeSys:
     return FakeSys(tmp_path / "sys")
 
 
-def _library(source: str, target: Path) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("gcc is not installed")
+def _library(gcc: str, source: str, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", target, SOURCES / source], check=True)
+    subprocess.run([gcc, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", target, SOURCES / source], check=True)
     return target
 
 
 @pytest.fixture(scope="session")
-def rocm_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rocm_path(tmp_path_factory: pytest.TempPathFactory, program: Callable[[str], str]) -> Path:
     """A folder for ROCM_PATH with the stand-in of AMD SMI in it."""
     root = tmp_path_factory.mktemp("rocm")
-    _library("fake_amd_smi.c", root / "lib/libamd_smi.so")
+    _library(program("gcc"), "fake_amd_smi.c", root / "lib/libamd_smi.so")
     return root
 
 
 @pytest.fixture(scope="session")
-def nvml_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nvml_path(tmp_path_factory: pytest.TempPathFactory, program: Callable[[str], str]) -> Path:
     """A folder for LD_LIBRARY_PATH with the stand-in of NVML in it."""
     root = tmp_path_factory.mktemp("nvml")
-    _library("fake_nvml.c", root / "libnvidia-ml.so.1")
+    _library(program("gcc"), "fake_nvml.c", root / "libnvidia-ml.so.1")
     return root
 
 
