@@ -1,6 +1,7 @@
 /** The list of runs: one line each, the worst headroom before everything else. */
 
 import { number, numbers } from "../data/json.js";
+import { AUTO_KIND } from "../data/route.js";
 import { bits, clock, count, duration, figure, tail } from "../data/text.js";
 import { silentSeconds } from "../state.js";
 import { h } from "./dom.js";
@@ -85,7 +86,7 @@ function row(run, state, { t, act }) {
     h(
       "th",
       { scope: "row" },
-      h("a", { href: act.link({ page: "run", run: run.name, kind: run.worst?.kind ?? "grad" }) }, run.name),
+      h("a", { href: act.link({ page: "run", run: run.name, kind: AUTO_KIND }) }, run.name),
       h("span", { class: `runstate state-${silent === null ? run.state : "stale"}` }, silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) })),
     ),
     h("td", { class: `figure headroom ${grade(headroom)}` }, bits(headroom), h("span", { class: "unit" }, headroom === undefined ? "" : ` ${t("unit.bits")}`)),
