@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { reconnectDelay } from "../../web/data/backoff.js";
-import { familyOf, lanes, ordered, withAlert } from "../../web/data/health.js";
+import { familyOf, lanes, ordered, tensorOf, withAlert } from "../../web/data/health.js";
 import { createStore } from "../../web/data/store.js";
 import * as text from "../../web/data/text.js";
 import { linearTicks, stepTicks } from "../../web/data/ticks.js";
@@ -35,6 +35,13 @@ test("alerts: open and worst first, an update takes the place of its former self
   assert.deepEqual(ordered(list).map(({ id }) => id), [3, 2, 1]);
   assert.deepEqual(withAlert(list, alert({ id: 2, state: "resolved" })).map(({ state }) => state), ["resolved", "resolved", "firing"]);
   assert.equal(withAlert(list, alert({ id: 4 })).length, 4);
+});
+
+test("an alert is about one kind of tensor or about none", () => {
+  assert.equal(tensorOf(alert({ detail: { tensor: "act_in" } })), "act_in");
+  assert.equal(tensorOf(alert({ detail: { tensor: "loss" } })), null);
+  assert.equal(tensorOf(alert({ detail: {} })), null);
+  assert.equal(tensorOf(alert({})), null);
 });
 
 test("the store tells its listeners once of many changes, with the last state", () => {

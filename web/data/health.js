@@ -1,5 +1,7 @@
 /** The health strip: what each family of rules said over the steps. */
 
+import { KINDS } from "./route.js";
+
 /** @typedef {"critical" | "warning" | "info"} Severity */
 /**
  * @typedef {object} Alert
@@ -18,6 +20,10 @@
  * @property {string} reason
  * @property {string} message
  * @property {string} message_zh
+ * @property {import("./json.js").JsonNumber} [value]
+ * @property {import("./json.js").JsonNumber} [threshold] null: it had none to cross
+ * @property {{ tensor?: string }} [detail]
+ * @property {number} [attempt]
  * @property {string | null} [opened_at]
  * @property {string | null} [resolved_at]
  * @property {string | null} [acknowledged_at]
@@ -71,6 +77,11 @@ export function lanes(alerts) {
     stretches.sort((a, b) => WEIGHT[a.severity] - WEIGHT[b.severity] || a.from - b.from);
     return { family, worst: worstSeverity(open), open: open.length, stretches };
   });
+}
+
+/** The kind of tensor an alert is about; null where it is about none, as with a loss or a card. @param {Alert} alert */
+export function tensorOf({ detail }) {
+  return detail?.tensor !== undefined && KINDS.includes(detail.tensor) ? detail.tensor : null;
 }
 
 /** @param {readonly Alert[]} alerts @returns {Severity | null} */

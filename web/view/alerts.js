@@ -1,6 +1,6 @@
 /** What fired: what, where, when, and a sentence that says what to do. */
 
-import { ordered } from "../data/health.js";
+import { ordered, tensorOf } from "../data/health.js";
 import { clock, count } from "../data/text.js";
 import { h } from "./dom.js";
 import { formatChip, severityMark } from "./marks.js";
@@ -31,6 +31,7 @@ export function alertItem(alert, state, { t, act }) {
   const opened = alert.opened_at ? Date.parse(alert.opened_at) : null;
   const span = alert.last_step > alert.first_step ? t("step_range", { from: count(alert.first_step), to: count(alert.last_step) }) : t("at_step", { step: count(alert.first_step) });
   const status = settled ? t("alerts.resolved") : alert.acknowledged_at ? t("alerts.acknowledged") : t("alerts.firing");
+  const there = { kind: tensorOf(alert) ?? state.route.kind, step: alert.first_step };
   return h(
     "li",
     { key: String(alert.id), class: `alert ${alert.severity}${settled ? " settled" : ""}` },
@@ -45,8 +46,8 @@ export function alertItem(alert, state, { t, act }) {
     h(
       "p",
       { class: "alert-where" },
-      h("a", { href: act.link({ step: alert.first_step }) }, span),
-      alert.layer === null ? null : h("a", { href: act.link({ layer: alert.layer, step: alert.first_step }) }, alert.layer),
+      h("a", { href: act.link(there) }, span),
+      alert.layer === null ? null : h("a", { href: act.link({ ...there, layer: alert.layer }) }, alert.layer),
       alert.format === null ? null : formatChip(alert.format),
       alert.rank === null ? null : h("span", null, `rank ${alert.rank}`),
       opened === null ? null : h("time", { datetime: alert.opened_at }, clock(opened, state.now)),
