@@ -48,7 +48,8 @@ export function alertItem(alert, state, { t, act }) {
       { class: "alert-where" },
       h("a", { href: act.link(there) }, span),
       alert.layer === null ? null : h("a", { href: act.link({ ...there, layer: alert.layer }) }, alert.layer),
-      alert.format === null ? null : formatChip(alert.format),
+      // Without a limit that was crossed the format is where the trouble showed, which need not be where it arose.
+      alert.format === null || (alert.threshold ?? null) === null ? null : formatChip(alert.format),
       alert.rank === null ? null : h("span", null, `rank ${alert.rank}`),
       opened === null ? null : h("time", { datetime: alert.opened_at }, clock(opened, state.now)),
       settled || alert.acknowledged_at || state.session?.scope !== "admin" ? null : h("button", { type: "button", onclick: () => void act.acknowledge(alert.id) }, t("alerts.acknowledge")),

@@ -1,6 +1,6 @@
 /** A chart as plotly wants it: a line with its extremes, marks of alerts and of skipped steps. */
 
-import { superscript } from "../data/text.js";
+import { powerOfTwo, superscript } from "../data/text.js";
 import { MONO } from "./canvas.js";
 
 const FONT = { family: MONO.replace("11px ", ""), size: 11 };
@@ -28,8 +28,9 @@ export function figureOf({ chart, series, range, alerts, skipped, words, rev }, 
     ...line,
     y: series.values,
     customdata: spans,
+    text: chart.axis === "log2" ? series.values.map(powerOfTwo) : [],
     line: { width: 1.4, color: ink.trace, shape: chart.axis === "log2" ? "hv" : "linear" },
-    hovertemplate: `${words.step} %{customdata}<br>${words.title} %{y:.5~g}<extra></extra>`,
+    hovertemplate: `${words.step} %{customdata}<br>${words.title} ${chart.axis === "log2" ? "%{text}" : "%{y:.5~g}"}<extra></extra>`,
   });
   const inside = (/** @type {number} */ step) => step >= range.from && step <= range.to;
   traces.push(marks(skipped.filter(inside), words.skipped, words.step, "triangle-down", ink.warning));
