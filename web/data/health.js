@@ -92,13 +92,19 @@ export function worstSeverity(alerts) {
   return worst;
 }
 
+/** The critical alert that opened first: what follows is often only its consequence. @param {readonly Alert[]} alerts in the order of their opening */
+export function firstCritical(alerts) {
+  return alerts.filter(({ severity }) => severity === "critical").sort((a, b) => a.first_step - b.first_step)[0] ?? null;
+}
+
 /**
- * Open before resolved, then worse before milder, then newest first.
- * @param {readonly Alert[]} alerts @returns {Alert[]}
+ * The first critical one; then what is open, what is acknowledged, what is resolved, each newest first.
+ * @param {readonly Alert[]} alerts in the order of their opening @returns {Alert[]}
  */
 export function ordered(alerts) {
-  const rank = (/** @type {Alert} */ alert) => (alert.state === "resolved" ? 0 : 10) + WEIGHT[alert.severity] - (alert.acknowledged_at ? 5 : 0);
-  return [...alerts].sort((a, b) => rank(b) - rank(a) || b.first_step - a.first_step);
+  const first = firstCritical(alerts);
+  const rank = (/** @type {Alert} */ alert) => (alert === first ? 3 : alert.state === "resolved" ? 0 : alert.acknowledged_at ? 1 : 2);
+  return [...alerts].sort((a, b) => rank(b) - rank(a) || b.first_step - a.first_step || WEIGHT[b.severity] - WEIGHT[a.severity]);
 }
 
 /** @param {readonly Alert[]} alerts @param {Alert} alert @returns {Alert[]} with `alert` added or put in its place */

@@ -1,12 +1,15 @@
 /** Scalars on the common axis: loss, gradient norm, loss scale, learning rate. */
 
+import { number } from "../data/json.js";
 import { lastValue } from "../data/series.js";
 import { count, figure, powerOfTwo } from "../data/text.js";
+import { alertsInView, currentRun } from "../state.js";
 import { h } from "./dom.js";
 import { pendingNote } from "./notes.js";
 import { createPlot } from "./plot.js";
 
 /** @typedef {import("../state.js").State} State */
+/** @typedef {import("../data/types.js").RunItem} RunItem */
 /** @typedef {{ name: string, height: number, axis: "linear" | "log" | "log2", kinds: readonly string[], skips: boolean }} Chart */
 
 /** @type {readonly Chart[]} */
@@ -26,8 +29,9 @@ export function charts(state, range, context) {
   return CHARTS.map((chart) => {
     const series = data.get(chart.name);
     const title = t(`series.${chart.name}`);
-    const alerts = (state.alerts.data ?? []).filter((alert) => chart.kinds.includes(alert.kind));
-    const last = lastValue(series);
+    const alerts = alertsInView(state).filter((alert) => chart.kinds.includes(alert.kind));
+    // The list has the newest value itself; a point of the chart may be the mean of several steps.
+    const last = number(currentRun(state)?.last[/** @type {keyof RunItem["last"]} */ (chart.name)]) ?? lastValue(series);
     const value = chart.axis === "log2" ? powerOfTwo(last) : figure(last);
     return h(
       "section",

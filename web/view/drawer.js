@@ -1,6 +1,7 @@
 /** One layer: what it is, how far from the limit it was, and where in its formats its values lay. */
 
 import { formats } from "../data/formats.js";
+import { ordered } from "../data/health.js";
 import { count } from "../data/text.js";
 import { visibleRange } from "../state.js";
 import { alertItem } from "./alerts.js";
@@ -22,7 +23,7 @@ export function drawer(state, context) {
     /** @type {HTMLElement | null} */ (document.querySelector(".heat-map"))?.focus();
   };
   const info = state.detail.data?.layers.find((layer) => layer.name === name);
-  const own = (state.alerts.data ?? []).filter((alert) => alert.layer === name);
+  const own = ordered((state.alerts.data ?? []).filter((alert) => alert.layer === name));
   return h(
     "aside",
     {

@@ -3,8 +3,8 @@
 import { palettes } from "../data/colour.js";
 import { PHONE, RIGHT, blockOf, gutterFor, linesFor, shortBlock, stepAt, xOf } from "../data/geometry.js";
 import { columnOf, poolRows, worstRow } from "../data/grid.js";
-import { drawCells } from "../data/heatmap.js";
 import { tensorOf } from "../data/health.js";
+import { drawCells } from "../data/heatmap.js";
 import { paint } from "../data/scale.js";
 import { count, tail } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";

@@ -6,6 +6,7 @@ import { columnOf, valueAt } from "../data/grid.js";
 import { KINDS } from "../data/route.js";
 import { METRICS, MISSING, NONFINITE, OVER, classify, scaleFor } from "../data/scale.js";
 import { count, figure, metricText } from "../data/text.js";
+import { alertsInView } from "../state.js";
 import { h } from "./dom.js";
 import { createHeat } from "./heat-canvas.js";
 import { legend } from "./legend.js";
@@ -56,7 +57,7 @@ export function heat(state, range, context) {
               "aria-describedby": "readout",
               island: {
                 create: createHeat,
-                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: state.alerts.data ?? [], stepWord: t("axis.step"), act },
+                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: alertsInView(state), stepWord: t("axis.step"), act },
               },
             }),
             readout(state, grid, scale, context),

@@ -92,12 +92,17 @@ function row(run, state, { t, act }) {
     h("td", { class: `figure headroom ${grade(headroom)}` }, bits(headroom), h("span", { class: "unit" }, headroom === undefined ? "" : ` ${t("unit.bits")}`)),
     h("td", { class: "layer wide", title: run.worst?.layer }, run.worst ? tail(run.worst.layer, 32) : "\u2014"),
     h("td", null, alertCounts(run, t)),
-    h("td", { class: "figure" }, count(run.steps)),
+    h("td", { class: "figure" }, newestStep(run)),
     h("td", { class: "figure" }, figure(loss)),
     h("td", { class: "wide" }, sparkline(numbers(run.sparkline), 132, 24)),
     h("td", { class: "wide" }, started === null ? "\u2014" : clock(started, state.now)),
-    h("td", { class: "figure wide" }, started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000)),
+    h("td", { class: "figure wide" }, started === null || Number.isNaN(end) ? "\u2014" : [duration((end - started) / 1000), run.attempt > 1 ? h("span", { class: "unit" }, ` ${t("runs.attempts", { n: String(run.attempt) })}`) : null]),
   );
+}
+
+/** Steps count from 0. @param {RunItem} run */
+export function newestStep(run) {
+  return count(run.steps > 0 ? run.steps - 1 : null);
 }
 
 /** How near the limit: a word for style sheets. @param {number | undefined} headroom */
