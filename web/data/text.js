@@ -34,6 +34,14 @@ function exponent(value) {
   return `${value < 0 ? MINUS : ""}${mantissa}e${power.replace("-", MINUS).replace("+", "")}`;
 }
 
+/** A round value beside an axis, no digit more than it has. @param {number} value */
+export function tickLabel(value) {
+  const size = Math.abs(value);
+  const round = Number(value.toPrecision(6));
+  if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(round).replace("-", MINUS);
+  return round.toExponential().replace("+", "").replaceAll("-", MINUS);
+}
+
 /** 65536 as 2^16, other values as figures. @param {number | undefined} value */
 export function powerOfTwo(value) {
   if (value !== undefined && value > 0 && Number.isInteger(Math.log2(value)) && value !== 1) return `2${superscript(Math.log2(value))}`;

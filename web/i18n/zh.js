@@ -149,7 +149,7 @@ export const zh = {
   "chart.skipped": "该步被缩放器跳过",
   "chart.nonfinite": "非有限值",
   "chart.range": "范围",
-  "chart.none": "此运行未上报{series}。",
+  "chart.none": "此运行未上报。",
   "alerts.title": "告警",
   "alerts.open": "{open} 条未解决，共 {all} 条",
   "alerts.first": "最先出现",

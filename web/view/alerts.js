@@ -42,13 +42,13 @@ export function alertItem(alert, state, { t, act }, first = false) {
   return h(
     "li",
     { key: String(alert.id), class: `alert ${alert.severity}${settled ? " settled" : ""}${attempt === null ? "" : " earlier"}` },
+    first ? h("p", { class: "tag" }, t("alerts.first")) : null,
+    attempt === null ? null : h("p", { class: "tag" }, t("alerts.attempt", { n: String(attempt) })),
     h(
       "p",
       { class: "alert-head" },
       severityMark(alert.severity, settled || Boolean(alert.acknowledged_at)),
       h("strong", null, t(`alert.${alert.kind}`)),
-      attempt === null ? null : h("span", { class: "tag" }, t("alerts.attempt", { n: String(attempt) })),
-      first ? h("span", { class: "tag" }, t("alerts.first")) : null,
       h("span", { class: "alert-state" }, `${t(`severity.${alert.severity}`)} \u00b7 ${status}`),
     ),
     h("p", { class: "alert-text" }, state.language === "zh" ? alert.message_zh || alert.message : alert.message),

@@ -33,25 +33,26 @@ export function charts(state, range, context) {
     // The list has the newest value itself; a point of the chart may be the mean of several steps.
     const last = number(currentRun(state)?.last[/** @type {keyof RunItem["last"]} */ (chart.name)]) ?? lastValue(series);
     const value = chart.axis === "log2" ? powerOfTwo(last) : figure(last);
+    if (!series || series.steps.length === 0) {
+      return h("section", { class: "chart absent", key: chart.name, "aria-label": title }, h("h2", null, title), h("p", { class: "muted" }, t("chart.none")));
+    }
     return h(
       "section",
       { class: "chart", key: chart.name, "aria-label": `${title}: ${value}`, style: { "--height": `${chart.height}px` } },
       h("div", { class: "channel" }, h("h2", null, title), h("span", { class: "channel-value" }, value), h("span", { class: "channel-axis muted" }, t(`axis.${chart.axis}`))),
-      series && series.steps.length > 0
-        ? h("div", {
-            class: "plot",
-            role: "img",
-            "aria-label": t("chart.label", { series: title, from: count(range.from), to: count(range.to), value, alerts: count(alerts.length) }),
-            island: {
-              create: createPlot,
-              data: {
-                chart, series, rev: state.seriesRev, range, alerts, skipped: chart.skips ? state.skipped : [], theme: state.theme, width: state.width,
-                mark: state.cursor?.step ?? state.route.step, ready: state.plotly, language: state.language,
-                words: { skipped: t("chart.skipped"), nonfinite: t("chart.nonfinite"), step: t("axis.step"), range: t("chart.range"), title }, act,
-              },
-            },
-          })
-        : h("p", { class: "note thin" }, t("chart.none", { series: title })),
+      h("div", {
+        class: "plot",
+        role: "img",
+        "aria-label": t("chart.label", { series: title, from: count(range.from), to: count(range.to), value, alerts: count(alerts.length) }),
+        island: {
+          create: createPlot,
+          data: {
+            chart, series, rev: state.seriesRev, range, alerts, skipped: chart.skips ? state.skipped : [], theme: state.theme, width: state.width,
+            mark: state.cursor?.step ?? state.route.step, ready: state.plotly, language: state.language,
+            words: { skipped: t("chart.skipped"), nonfinite: t("chart.nonfinite"), step: t("axis.step"), range: t("chart.range"), title }, act,
+          },
+        },
+      }),
     );
   });
 }
