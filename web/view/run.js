@@ -2,7 +2,7 @@
 
 import { PHONE, gutterFor } from "../data/geometry.js";
 import { number } from "../data/json.js";
-import { bits, clock, count, duration, figure, powerOfTwo } from "../data/text.js";
+import { bits, clock, count, duration, figure, powerOfTwo, sentences } from "../data/text.js";
 import { currentRun, presentAttempt, silentSeconds, visibleRange } from "../state.js";
 import { alertList } from "./alerts.js";
 import { charts } from "./charts.js";
@@ -111,6 +111,6 @@ function axisBar(state, range, { t, act }) {
     route.from !== null || route.to !== null
       ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(route.to === null ? "axis.whole" : "axis.follow"))
       : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t(currentRun(state)?.state === "live" ? "axis.hint" : "axis.hint_still")),
-    state.notice ? h("span", { class: "failed", role: "alert" }, `${state.notice.message || t("note.unreachable")} ${state.notice.hint}`) : null,
+    state.notice ? h("span", { class: "failed", role: "alert" }, sentences(state.notice.message || t("note.unreachable"), state.notice.hint)) : null,
   );
 }
