@@ -80,14 +80,15 @@ export function createController(store) {
     return gridFrom(/** @type {HeatMeta} */ (/** @type {unknown} */ (block.meta)), float32(block, "values").data);
   }
 
-  function loadHeat() {
+  async function loadHeat() {
     const { run, kind, metric, format, from, to } = store.get().route;
-    return load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+    if (kind === AUTO_KIND) return;
+    await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
   }
 
   function loadLayer() {
     const { run, kind, format, from, to, layer } = store.get().route;
-    if (layer === null) return store.set({ layer: IDLE });
+    if (layer === null || kind === AUTO_KIND) return store.set({ layer: IDLE });
     layerLoadedAt = Date.now();
     return load("layer", async (signal) => {
       const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
@@ -134,7 +135,7 @@ export function createController(store) {
     void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
     void loadSeries();
-    if (route.kind !== AUTO_KIND) void loadHeat().then(loadLayer);
+    void loadHeat().then(loadLayer);
   }
 
   function subscribe() {
