@@ -210,6 +210,7 @@ export const en = {
   "drawer.histogram": "Exponents over steps: {kind}",
   "drawer.histogram_label": "Histogram of the exponents of {layer} over steps with the range of {format}",
   "drawer.no_histogram": "No histogram was taken of this kind in these steps.",
+  "drawer.histogram_blank": "No value in these steps was finite and other than zero.",
   "drawer.no_alerts": "Nothing has fired in this layer.",
   "role.cast": "at the cast",
   "role.stored": "stored",

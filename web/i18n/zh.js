@@ -211,6 +211,7 @@ export const zh = {
   "drawer.histogram": "指数随步数的分布：{kind}",
   "drawer.histogram_label": "{layer} 的指数分布随步数的变化，叠加 {format} 的范围",
   "drawer.no_histogram": "这些步未采集此类型的直方图。",
+  "drawer.histogram_blank": "这些步中没有任何有限的非零值。",
   "drawer.no_alerts": "该层未触发告警。",
   "role.cast": "转换时",
   "role.stored": "已存储",

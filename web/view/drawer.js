@@ -2,6 +2,7 @@
 
 import { formats } from "../data/formats.js";
 import { ordered } from "../data/health.js";
+import { occupied } from "../data/histogram.js";
 import { count } from "../data/text.js";
 import { visibleRange } from "../state.js";
 import { alertItem } from "./alerts.js";
@@ -71,6 +72,7 @@ function picture(state, context) {
   if (note || data === null) return note;
   const range = visibleRange(state);
   if (range === null || data.histogram.columns.length === 0) return h("p", { class: "note thin" }, t("drawer.no_histogram"));
+  if (occupied(data.histogram.columns) === null) return h("p", { class: "note thin" }, t("drawer.histogram_blank"));
   const format = formats.get(data.headroom.meta.layers[0]?.format ?? "") ?? null;
   return [
     h("div", {

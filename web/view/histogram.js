@@ -191,7 +191,9 @@ function ladder(context, ink, scale, { y, low, high, right }, current, title) {
     const { limit, subnormal, normal } = band(format, 2 ** scale);
     const x = right + 10 + i * RUNG;
     const color = name === current ? ink.text : ink.muted;
-    const half = context.measureText(name).width / 2;
+    // Upright, an arrow to the right points up.
+    const text = binOf(subnormal) >= high ? `${name} \u2192` : binOf(limit) <= low ? `\u2190 ${name}` : name;
+    const half = context.measureText(text).width / 2;
     const [middle = 0] = spread([(y(binOf(limit)) + y(binOf(normal))) / 2], 0, TOP + half, HEIGHT - BOTTOM - half);
     context.strokeStyle = color;
     context.lineWidth = name === current ? 2 : 1;
@@ -206,7 +208,7 @@ function ladder(context, ink, scale, { y, low, high, right }, current, title) {
     context.rotate(-Math.PI / 2);
     context.textAlign = "center";
     context.fillStyle = color;
-    context.fillText(name, 0, 0);
+    context.fillText(text, 0, 0);
     context.restore();
   });
   context.lineWidth = 1;
