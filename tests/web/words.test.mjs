@@ -61,8 +61,8 @@ test("the browser's wish decides until the person does", () => {
 });
 
 test("two sentences stay two", () => {
-  assert.equal(sentences("token refused", "Ask again."), "token refused. Ask again.");
+  assert.equal(sentences("token refused", "ask again"), "Token refused. Ask again.");
   assert.equal(sentences("Refused.", "Ask again."), "Refused. Ask again.");
   assert.equal(sentences("服务器没有应答。", "再试。"), "服务器没有应答。 再试。");
-  assert.equal(sentences("Refused", ""), "Refused");
+  assert.equal(sentences("Refused", ""), "Refused.");
 });

@@ -22,7 +22,7 @@ import { KINDS } from "./route.js";
  * @property {string} message_zh
  * @property {import("./json.js").JsonNumber} [value]
  * @property {import("./json.js").JsonNumber} [threshold] null: it had none to cross
- * @property {{ tensor?: string }} [detail]
+ * @property {{ tensor?: string, layers?: string[] }} [detail] layers: the others it speaks of
  * @property {number} [attempt]
  * @property {string | null} [opened_at]
  * @property {string | null} [resolved_at]

@@ -78,10 +78,10 @@ export function duration(seconds) {
   return days > 0 ? `${days}d ${String(Math.floor(whole / 3600) % 24).padStart(2, "0")}:${parts[1]}` : parts.join(":");
 }
 
-/** Two sentences of which the first may lack its end. @param {string} first @param {string} second */
-export function sentences(first, second) {
-  if (second === "") return first;
-  return /[.!?:;\u3002\uff01\uff1f]$/.test(first) ? `${first} ${second}` : `${first}. ${second}`;
+/** What a server says in clauses, as sentences. @param {...string} clauses "" is left out */
+export function sentences(...clauses) {
+  const whole = clauses.filter((clause) => clause !== "").map((clause) => clause.charAt(0).toUpperCase() + clause.slice(1));
+  return whole.map((clause) => (/[.!?\u3002\uff01\uff1f]$/.test(clause) ? clause : `${clause}.`)).join(" ");
 }
 
 /** Local wall-clock time; with the date when it is not today's. @param {number} ms @param {number} now */

@@ -24,7 +24,7 @@ export function drawer(state, context) {
     /** @type {HTMLElement | null} */ (document.querySelector(".heat-map"))?.focus();
   };
   const info = state.detail.data?.layers.find((layer) => layer.name === name);
-  const own = ordered((state.alerts.data ?? []).filter((alert) => alert.layer === name));
+  const own = ordered((state.alerts.data ?? []).filter((alert) => alert.layer === name || alert.detail?.layers?.includes(name)));
   return h(
     "aside",
     {
