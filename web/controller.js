@@ -4,7 +4,7 @@ import { ApiError, getBlock, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
 import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
-import { formatRoute } from "./data/route.js";
+import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { createLive } from "./live.js";
 import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
@@ -80,14 +80,15 @@ export function createController(store) {
     return gridFrom(/** @type {HeatMeta} */ (/** @type {unknown} */ (block.meta)), float32(block, "values").data);
   }
 
-  function loadHeat() {
+  async function loadHeat() {
     const { run, kind, metric, format, from, to } = store.get().route;
-    return load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+    if (kind === AUTO_KIND) return;
+    await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
   }
 
   function loadLayer() {
     const { run, kind, format, from, to, layer } = store.get().route;
-    if (layer === null) return store.set({ layer: IDLE });
+    if (layer === null || kind === AUTO_KIND) return store.set({ layer: IDLE });
     layerLoadedAt = Date.now();
     return load("layer", async (signal) => {
       const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
@@ -101,15 +102,26 @@ export function createController(store) {
     });
   }
 
+  /** Settles on a kind once, so that it stays as the run goes on; the address then names it. @returns {boolean} whether it is settled */
+  function settleKind() {
+    const { route } = store.get();
+    if (route.page !== "run" || route.kind !== AUTO_KIND) return true;
+    const kind = kindOf(currentRun(store.get()));
+    if (kind === AUTO_KIND) return false;
+    store.set({ route: { ...route, kind } });
+    history.replaceState(null, "", formatRoute({ ...route, kind }));
+    return true;
+  }
+
   /** Everything of the page again: after a gap nothing that was merged can be trusted. */
   function reload() {
-    const { route } = store.get();
+    settleKind();
     const listed = loadRuns();
     subscribe();
-    if (route.page !== "run") return;
+    if (store.get().route.page !== "run") return;
     // A run that nobody has heard of yet is waited for, not asked about.
     if (currentRun(store.get())) loadRun();
-    else void listed.then(() => currentRun(store.get()) && loadRun());
+    else void listed.then(() => currentRun(store.get()) && (settleKind(), subscribe(), loadRun()));
   }
 
   function loadRun() {
@@ -129,20 +141,23 @@ export function createController(store) {
   function subscribe() {
     const { page, run, kind, metric, format } = store.get().route;
     unproven.heat = unproven.series = true;
-    live.subscribe(page === "run" ? { type: "subscribe", run, heat: { kind, metric, format } } : { type: "unsubscribe" });
+    const heat = kind === AUTO_KIND ? null : { kind, metric, format };
+    live.subscribe(page === "run" ? { type: "subscribe", run, heat } : { type: "unsubscribe" });
   }
 
-  /** @param {Route} route from the address */
-  function onRoute(route) {
+  /** @param {Route} wanted from the address */
+  function onRoute(wanted) {
     const before = store.get().route;
-    const moved = route.run !== before.run || route.page !== before.page;
+    const moved = wanted.run !== before.run || wanted.page !== before.page;
+    store.set({ route: wanted, ...(moved ? RUN_SLOTS : {}) });
+    const settled = settleKind();
+    const { route } = store.get();
     const differs = (/** @type {readonly (keyof Route)[]} */ keys) => keys.some((key) => route[key] !== before[key]);
-    store.set({ route, ...(moved ? RUN_SLOTS : {}) });
     if (moved) {
       backlog.series.length = 0; // a heat part names its run itself, a scalar part was checked on arrival
       return reload();
     }
-    if (route.page !== "run") return;
+    if (route.page !== "run" || !settled) return;
     const zoomed = differs(["from", "to"]);
     const pictured = differs(["kind", "metric", "format"]);
     if (zoomed) void loadSeries();
@@ -166,7 +181,8 @@ export function createController(store) {
       if (before && before.attempt !== message.run.attempt && before.name === state.route.run) return reload();
       const data = before ? runs.map((run) => (run.name === message.run.name ? message.run : run)) : [message.run, ...runs];
       store.set({ runs: { ...state.runs, data } });
-      if (!before && message.run.name === state.route.run) {
+      const open = state.route.kind === AUTO_KIND && settleKind();
+      if (message.run.name === state.route.run && (!before || open)) {
         subscribe(); // the server could not, before the run was there
         loadRun();
       }

@@ -1,5 +1,6 @@
 /** Everything the page shows follows from this one object. */
 
+import { overtaken } from "./data/attempts.js";
 import { followEnd } from "./data/geometry.js";
 
 /** @typedef {import("./api.js").ApiError} ApiError */
@@ -89,6 +90,22 @@ export function visibleRange(state) {
   const end = to ?? last;
   const start = Math.min(from ?? 0, end);
   return { from: start, to: to === null && currentRun(state)?.state === "live" ? followEnd(start, end) : end };
+}
+
+/** Alerts on steps that are drawn, not on those an earlier attempt made. @param {State} state @returns {Alert[]} */
+export function alertsInView(state) {
+  const attempts = state.detail.data?.attempts ?? [];
+  return (state.alerts.data ?? []).filter((alert) => !overtaken(alert, attempts));
+}
+
+/**
+ * When the present attempt began. `n` is null where it is the only one, or not known yet.
+ * @param {State} state @param {RunItem} run @returns {{ n: number | null, started: number | null }} milliseconds
+ */
+export function presentAttempt(state, run) {
+  const attempt = run.attempt > 1 ? state.detail.data?.attempts.find(({ n }) => n === run.attempt) : undefined;
+  const started = attempt?.started_at ?? run.started_at;
+  return { n: attempt?.n ?? null, started: started === null ? null : Date.parse(started) };
 }
 
 /** Seconds without a sign of life from a run that is said to be live, else null. @param {State} state @param {RunItem} run */

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { attemptOf, overtaken } from "../../web/data/attempts.js";
 import { reconnectDelay } from "../../web/data/backoff.js";
-import { familyOf, lanes, ordered, withAlert } from "../../web/data/health.js";
+import { familyOf, firstCritical, lanes, ordered, tensorOf, withAlert } from "../../web/data/health.js";
 import { createStore } from "../../web/data/store.js";
 import * as text from "../../web/data/text.js";
 import { linearTicks, stepTicks } from "../../web/data/ticks.js";
@@ -30,11 +31,46 @@ test("one lane a family: touching stretches join, the worst is drawn last, resol
   assert.equal(familyOf("gpu_fault"), "system");
 });
 
-test("alerts: open and worst first, an update takes the place of its former self", () => {
+test("alerts: the first critical one, then open before resolved and newest first", () => {
+  const list = [
+    alert({ id: 1, first_step: 2, state: "resolved" }),
+    alert({ id: 2, first_step: 3, state: "resolved", severity: "critical" }),
+    alert({ id: 3, first_step: 3, severity: "critical" }),
+    alert({ id: 4, first_step: 9, severity: "info" }),
+    alert({ id: 5, first_step: 12, acknowledged_at: "2026-01-01T00:00:00Z" }),
+    alert({ id: 6, first_step: 7, state: "resolved", severity: "critical" }),
+  ];
+  assert.deepEqual(ordered(list).map(({ id }) => id), [2, 4, 3, 5, 6, 1]);
+  assert.equal(firstCritical(list)?.id, 2);
+  assert.equal(firstCritical([alert({})]), null);
+});
+
+test("an alert belongs to the attempt it opened in, and is overtaken when its steps are made again", () => {
+  const attempts = [
+    { n: 1, first_step: 0, started_at: "2026-01-01T00:00:00Z" },
+    { n: 2, first_step: 50, started_at: "2026-01-01T01:00:00Z" },
+    { n: 3, first_step: null, started_at: "2026-01-01T02:00:00Z" },
+  ];
+  const first = (/** @type {number} */ step) => alert({ first_step: step, opened_at: "2026-01-01T00:30:00Z" });
+  assert.equal(attemptOf(first(3), attempts), 1);
+  assert.equal(attemptOf(alert({ opened_at: "2026-01-01T01:00:00Z" }), attempts), 2);
+  assert.equal(attemptOf(alert({ attempt: 1, opened_at: "2026-01-01T01:00:00Z" }), attempts), 1);
+  assert.equal(attemptOf(first(3), []), null);
+  assert.deepEqual([overtaken(first(49), attempts), overtaken(first(50), attempts)], [false, true]);
+  assert.equal(overtaken(alert({ first_step: 70, opened_at: "2026-01-01T01:30:00Z" }), attempts), false);
+});
+
+test("an updated alert takes the place of its former self", () => {
   const list = [alert({ id: 1, state: "resolved", severity: "critical" }), alert({ id: 2 }), alert({ id: 3, severity: "critical" })];
-  assert.deepEqual(ordered(list).map(({ id }) => id), [3, 2, 1]);
   assert.deepEqual(withAlert(list, alert({ id: 2, state: "resolved" })).map(({ state }) => state), ["resolved", "resolved", "firing"]);
   assert.equal(withAlert(list, alert({ id: 4 })).length, 4);
+});
+
+test("an alert is about one kind of tensor or about none", () => {
+  assert.equal(tensorOf(alert({ detail: { tensor: "act_in" } })), "act_in");
+  assert.equal(tensorOf(alert({ detail: { tensor: "loss" } })), null);
+  assert.equal(tensorOf(alert({ detail: {} })), null);
+  assert.equal(tensorOf(alert({})), null);
 });
 
 test("the store tells its listeners once of many changes, with the last state", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { HOME, formatRoute, parseRoute } from "../../web/data/route.js";
+import { HOME, formatRoute, kindOf, parseRoute } from "../../web/data/route.js";
 
 test("every view survives the way into the address and back", () => {
   /** @type {import("../../web/data/route.js").Route[]} */
@@ -27,4 +27,20 @@ test("what a stranger typed falls back instead of breaking", () => {
   assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
   assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...HOME, page: "run", run: "x" });
   assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);
+});
+
+test("a run opens on the kind with its worst headroom, and waits for its first step before it says which", () => {
+  /** @type {import("../../web/data/types.js").RunItem} */
+  const run = {
+    name: "r", state: "live", attempt: 1, steps: 3, started_at: null, heartbeat_at: null, finished_at: null, sparkline: [],
+    last: { loss: null, grad_norm: null, loss_scale: null }, worst: { headroom: "-Infinity", layer: "a", kind: "act_in", step: 2 },
+    alerts: { critical: 0, warning: 0, info: 0 }, alerts_past: { critical: 0, warning: 0, info: 0 },
+  };
+  assert.equal(HOME.kind, "auto");
+  assert.equal(parseRoute("#/run/r").kind, "auto");
+  assert.equal(kindOf(run), "act_in");
+  assert.equal(kindOf({ ...run, worst: null }), "grad");
+  assert.equal(kindOf({ ...run, worst: { headroom: 1, layer: "a", kind: "update", step: 2 } }), "grad");
+  assert.equal(kindOf({ ...run, worst: null, steps: 0 }), "auto");
+  assert.equal(kindOf(null), "auto");
 });

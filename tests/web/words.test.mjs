@@ -4,6 +4,7 @@ import test from "node:test";
 import { FAMILIES } from "../../web/data/health.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
 import { METRICS } from "../../web/data/scale.js";
+import { sentences } from "../../web/data/text.js";
 import { fill, languageFrom } from "../../web/data/words.js";
 import { en } from "../../web/i18n/en.js";
 import { zh } from "../../web/i18n/zh.js";
@@ -57,4 +58,11 @@ test("the browser's wish decides until the person does", () => {
   assert.equal(languageFrom(null, ["de"]), "en");
   assert.equal(languageFrom("zh", ["en"]), "zh");
   assert.equal(languageFrom("xx", ["zh"]), "zh");
+});
+
+test("two sentences stay two", () => {
+  assert.equal(sentences("token refused", "ask again"), "Token refused. Ask again.");
+  assert.equal(sentences("Refused.", "Ask again."), "Refused. Ask again.");
+  assert.equal(sentences("服务器没有应答。", "再试。"), "服务器没有应答。 再试。");
+  assert.equal(sentences("Refused", ""), "Refused.");
 });

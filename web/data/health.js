@@ -1,5 +1,7 @@
 /** The health strip: what each family of rules said over the steps. */
 
+import { KINDS } from "./route.js";
+
 /** @typedef {"critical" | "warning" | "info"} Severity */
 /**
  * @typedef {object} Alert
@@ -18,6 +20,10 @@
  * @property {string} reason
  * @property {string} message
  * @property {string} message_zh
+ * @property {import("./json.js").JsonNumber} [value]
+ * @property {import("./json.js").JsonNumber} [threshold] null: it had none to cross
+ * @property {{ tensor?: string, layers?: string[] }} [detail] layers: the others it speaks of
+ * @property {number} [attempt]
  * @property {string | null} [opened_at]
  * @property {string | null} [resolved_at]
  * @property {string | null} [acknowledged_at]
@@ -73,6 +79,11 @@ export function lanes(alerts) {
   });
 }
 
+/** The kind of tensor an alert is about; null where it is about none, as with a loss or a card. @param {Alert} alert */
+export function tensorOf({ detail }) {
+  return detail?.tensor !== undefined && KINDS.includes(detail.tensor) ? detail.tensor : null;
+}
+
 /** @param {readonly Alert[]} alerts @returns {Severity | null} */
 export function worstSeverity(alerts) {
   /** @type {Severity | null} */
@@ -81,13 +92,19 @@ export function worstSeverity(alerts) {
   return worst;
 }
 
+/** The critical alert that opened first: what follows is often only its consequence. @param {readonly Alert[]} alerts in the order of their opening */
+export function firstCritical(alerts) {
+  return alerts.filter(({ severity }) => severity === "critical").sort((a, b) => a.first_step - b.first_step)[0] ?? null;
+}
+
 /**
- * Open before resolved, then worse before milder, then newest first.
- * @param {readonly Alert[]} alerts @returns {Alert[]}
+ * The first critical one; then what is open, what is acknowledged, what is resolved, each newest first.
+ * @param {readonly Alert[]} alerts in the order of their opening @returns {Alert[]}
  */
 export function ordered(alerts) {
-  const rank = (/** @type {Alert} */ alert) => (alert.state === "resolved" ? 0 : 10) + WEIGHT[alert.severity] - (alert.acknowledged_at ? 5 : 0);
-  return [...alerts].sort((a, b) => rank(b) - rank(a) || b.first_step - a.first_step);
+  const first = firstCritical(alerts);
+  const rank = (/** @type {Alert} */ alert) => (alert === first ? 3 : alert.state === "resolved" ? 0 : alert.acknowledged_at ? 1 : 2);
+  return [...alerts].sort((a, b) => rank(b) - rank(a) || b.first_step - a.first_step || WEIGHT[b.severity] - WEIGHT[a.severity]);
 }
 
 /** @param {readonly Alert[]} alerts @param {Alert} alert @returns {Alert[]} with `alert` added or put in its place */

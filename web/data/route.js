@@ -3,6 +3,9 @@
 import { METRICS } from "./scale.js";
 
 export const KINDS = ["grad", "act", "act_in", "act_grad", "weight"];
+
+/** Stands until the run's worst headroom says which kind to look at first. */
+export const AUTO_KIND = "auto";
 export const SORTS = ["started", "name", "step", "headroom", "alerts"];
 
 /**
@@ -10,7 +13,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
  * @property {"runs" | "run"} page
  * @property {string} run name, "" on the list
  * @property {string} sort column of the list
- * @property {string} kind
+ * @property {string} kind one of KINDS, or AUTO_KIND
  * @property {string} metric
  * @property {string} format
  * @property {number | null} from first step shown; null: the run's first
@@ -24,7 +27,7 @@ export const HOME = Object.freeze({
   page: "runs",
   run: "",
   sort: "started",
-  kind: "grad",
+  kind: AUTO_KIND,
   metric: "headroom",
   format: "auto",
   from: null,
@@ -64,6 +67,15 @@ export function formatRoute(route) {
   const path = route.page === "run" ? `#/run/${encodeURIComponent(route.run)}` : "#/";
   const query = fields.toString();
   return query ? `${path}?${query}` : path;
+}
+
+/**
+ * The kind that `AUTO_KIND` stands for. A run that has made no step leaves it open.
+ * @param {import("./types.js").RunItem | null} run @returns {string}
+ */
+export function kindOf(run) {
+  if (run === null || (run.worst === null && run.steps === 0)) return AUTO_KIND;
+  return run.worst !== null && KINDS.includes(run.worst.kind) ? run.worst.kind : "grad";
 }
 
 /** @param {string} name */

@@ -34,6 +34,14 @@ function exponent(value) {
   return `${value < 0 ? MINUS : ""}${mantissa}e${power.replace("-", MINUS).replace("+", "")}`;
 }
 
+/** A round value beside an axis, no digit more than it has. @param {number} value */
+export function tickLabel(value) {
+  const size = Math.abs(value);
+  const round = Number(value.toPrecision(6));
+  if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(round).replace("-", MINUS);
+  return round.toExponential().replace("+", "").replaceAll("-", MINUS);
+}
+
 /** 65536 as 2^16, other values as figures. @param {number | undefined} value */
 export function powerOfTwo(value) {
   if (value !== undefined && value > 0 && Number.isInteger(Math.log2(value)) && value !== 1) return `2${superscript(Math.log2(value))}`;
@@ -68,6 +76,12 @@ export function duration(seconds) {
   const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60].map((part) => String(part).padStart(2, "0"));
   const days = Math.floor(whole / 86400);
   return days > 0 ? `${days}d ${String(Math.floor(whole / 3600) % 24).padStart(2, "0")}:${parts[1]}` : parts.join(":");
+}
+
+/** What a server says in clauses, as sentences. @param {...string} clauses "" is left out */
+export function sentences(...clauses) {
+  const whole = clauses.filter((clause) => clause !== "").map((clause) => clause.charAt(0).toUpperCase() + clause.slice(1));
+  return whole.map((clause) => (/[.!?\u3002\uff01\uff1f]$/.test(clause) ? clause : `${clause}.`)).join(" ");
 }
 
 /** Local wall-clock time; with the date when it is not today's. @param {number} ms @param {number} now */

@@ -1,6 +1,8 @@
 /** One layer: what it is, how far from the limit it was, and where in its formats its values lay. */
 
 import { formats } from "../data/formats.js";
+import { ordered } from "../data/health.js";
+import { occupied } from "../data/histogram.js";
 import { count } from "../data/text.js";
 import { visibleRange } from "../state.js";
 import { alertItem } from "./alerts.js";
@@ -22,7 +24,7 @@ export function drawer(state, context) {
     /** @type {HTMLElement | null} */ (document.querySelector(".heat-map"))?.focus();
   };
   const info = state.detail.data?.layers.find((layer) => layer.name === name);
-  const own = (state.alerts.data ?? []).filter((alert) => alert.layer === name);
+  const own = ordered((state.alerts.data ?? []).filter((alert) => alert.layer === name || alert.detail?.layers?.includes(name)));
   return h(
     "aside",
     {
@@ -70,6 +72,7 @@ function picture(state, context) {
   if (note || data === null) return note;
   const range = visibleRange(state);
   if (range === null || data.histogram.columns.length === 0) return h("p", { class: "note thin" }, t("drawer.no_histogram"));
+  if (occupied(data.histogram.columns) === null) return h("p", { class: "note thin" }, t("drawer.histogram_blank"));
   const format = formats.get(data.headroom.meta.layers[0]?.format ?? "") ?? null;
   return [
     h("div", {

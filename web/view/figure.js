@@ -1,6 +1,7 @@
 /** A chart as plotly wants it: a line with its extremes, marks of alerts and of skipped steps. */
 
-import { superscript } from "../data/text.js";
+import { powerOfTwo, superscript, tickLabel } from "../data/text.js";
+import { logTicks } from "../data/ticks.js";
 import { MONO } from "./canvas.js";
 
 const FONT = { family: MONO.replace("11px ", ""), size: 11 };
@@ -28,8 +29,9 @@ export function figureOf({ chart, series, range, alerts, skipped, words, rev }, 
     ...line,
     y: series.values,
     customdata: spans,
+    text: chart.axis === "log2" ? series.values.map(powerOfTwo) : [],
     line: { width: 1.4, color: ink.trace, shape: chart.axis === "log2" ? "hv" : "linear" },
-    hovertemplate: `${words.step} %{customdata}<br>${words.title} %{y:.5~g}<extra></extra>`,
+    hovertemplate: `${words.step} %{customdata}<br>${words.title} ${chart.axis === "log2" ? "%{text}" : "%{y:.5~g}"}<extra></extra>`,
   });
   const inside = (/** @type {number} */ step) => step >= range.from && step <= range.to;
   traces.push(marks(skipped.filter(inside), words.skipped, words.step, "triangle-down", ink.warning));
@@ -69,6 +71,7 @@ export function figureOf({ chart, series, range, alerts, skipped, words, rev }, 
 
 /** @param {"linear" | "log" | "log2"} axis @param {readonly number[]} values */
 function yAxis(axis, values) {
+  if (!values.some(Number.isFinite)) return { nticks: 1, range: [0, 1], showticklabels: false, ticks: "" }; // figures would be made up
   if (axis === "linear") {
     const level = values.find(Number.isFinite) ?? 0;
     // Around a level line plotly would show -1 to 1, in which a learning rate looks like zero.
@@ -77,7 +80,12 @@ function yAxis(axis, values) {
   }
   const logs = values.filter((value) => value > 0 && Number.isFinite(value)).map(Math.log2);
   if (logs.length === 0) return { type: "log" };
-  if (axis === "log") return { type: "log", tickformat: "~g", dtick: Math.max(...logs) - Math.min(...logs) > 13 ? 2 : 1, minor: { dtick: "D1", ticklen: 2, ticks: "outside" } };
+  if (axis === "log") {
+    const room = Math.max(0.02, (Math.max(...logs) - Math.min(...logs)) * 0.06);
+    const [from, to] = [Math.min(...logs) - room, Math.max(...logs) + room];
+    const ticks = logTicks(2 ** from, 2 ** to);
+    return { type: "log", range: [from * Math.log10(2), to * Math.log10(2)], tickvals: ticks, ticktext: ticks.map(tickLabel), minor: { dtick: "D1", ticklen: 2, ticks: "outside" } };
+  }
   const low = Math.floor(Math.min(...logs)) - 1;
   const high = Math.ceil(Math.max(...logs)) + 1;
   const every = Math.max(1, Math.ceil((high - low) / 4));

@@ -3,6 +3,7 @@
 import { palettes } from "../data/colour.js";
 import { PHONE, RIGHT, blockOf, gutterFor, linesFor, shortBlock, stepAt, xOf } from "../data/geometry.js";
 import { columnOf, poolRows, worstRow } from "../data/grid.js";
+import { tensorOf } from "../data/health.js";
 import { drawCells } from "../data/heatmap.js";
 import { paint } from "../data/scale.js";
 import { count, tail } from "../data/text.js";
@@ -109,6 +110,7 @@ export function createHeat(element) {
     for (const alert of alerts) {
       const row = grid.meta.layers.findIndex((layer) => layer.name === alert.layer);
       if (row < 0 || alert.last_step < range.from || alert.first_step > range.to) continue;
+      if ((tensorOf(alert) ?? grid.meta.kind) !== grid.meta.kind) continue;
       const x0 = Math.max(gutter, xOf(alert.first_step, range, gutter, width));
       const x1 = Math.min(width - RIGHT, xOf(alert.last_step + 1, range, gutter, width));
       context.strokeStyle = ink.text;

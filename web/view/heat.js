@@ -1,28 +1,35 @@
 /** The heat map with its selectors, legend and read-out. */
 
 import { formats } from "../data/formats.js";
+import { MISSING_BITS } from "../data/fsb1.js";
 import { PHONE } from "../data/geometry.js";
 import { columnOf, valueAt } from "../data/grid.js";
 import { KINDS } from "../data/route.js";
 import { METRICS, MISSING, NONFINITE, OVER, classify, scaleFor } from "../data/scale.js";
 import { count, figure, metricText } from "../data/text.js";
+import { alertsInView } from "../state.js";
 import { h } from "./dom.js";
 import { createHeat } from "./heat-canvas.js";
 import { legend } from "./legend.js";
 import { formatChip } from "./marks.js";
 import { empty, failure, pendingNote } from "./notes.js";
 
+/** Counted while the run goes on, in the format of each layer and in no other. */
+const COUNTED = ["underflow", "overflow"];
+
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../main.js").Context} Context */
 /** @typedef {import("../data/grid.js").Grid} Grid */
 
-/** @type {{ grid: Grid | null, rev: number, scale: import("../data/scale.js").Scale }} */
-let held = { grid: null, rev: -1, scale: scaleFor("headroom", []) };
+/** @type {{ grid: Grid | null, rev: number, scale: import("../data/scale.js").Scale, blank: boolean }} */
+let held = { grid: null, rev: -1, scale: scaleFor("headroom", []), blank: true };
 
-/** The scale of a grid, looked for once a revision. @param {Grid} grid @param {number} rev */
-function scaleOf(grid, rev) {
-  if (held.grid !== grid || held.rev !== rev) held = { grid, rev, scale: scaleFor(grid.meta.metric, grid.values) };
-  return held.scale;
+/** The scale of a grid, and whether nothing in it was observed; looked for once a revision. @param {Grid} grid @param {number} rev */
+function readingOf(grid, rev) {
+  if (held.grid !== grid || held.rev !== rev) {
+    held = { grid, rev, scale: scaleFor(grid.meta.metric, grid.values), blank: grid.bits.every((bits) => bits === MISSING_BITS) };
+  }
+  return held;
 }
 
 /** @param {State} state @param {import("../data/geometry.js").Range} range @param {Context} context */
@@ -30,7 +37,7 @@ export function heat(state, range, context) {
   const { t, act } = context;
   const { data: grid, error } = state.heat;
   const note = pendingNote(context, state.heat, t("what.heat"));
-  const scale = grid ? scaleOf(grid, state.heatRev) : null;
+  const { scale, blank } = grid ? readingOf(grid, state.heatRev) : { scale: null, blank: true };
   const { route } = state;
   return h(
     "section",
@@ -42,11 +49,11 @@ export function heat(state, range, context) {
       select(t("heat.metric"), route.metric, Object.keys(METRICS).map((name) => [name, t(`metric.${name}`)]), (metric) => act.navigate({ metric })),
       select(t("heat.kind"), route.kind, KINDS.map((name) => [name, t(`kind.${name}`)]), (kind) => act.navigate({ kind })),
       select(t("heat.format"), route.format, [["auto", t("heat.auto")], ...[...formats.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))], (format) => act.navigate({ format })),
-      scale ? legend(state, scale, t) : null,
+      scale && !blank ? legend(state, scale, t) : null,
     ),
     error && grid ? failure(context, error) : null,
     note ??
-      (grid && grid.meta.layers.length > 0 && grid.columns > 0 && scale
+      (grid && scale && !blank
         ? [
             h("div", {
               class: "heat-map",
@@ -56,12 +63,14 @@ export function heat(state, range, context) {
               "aria-describedby": "readout",
               island: {
                 create: createHeat,
-                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: state.alerts.data ?? [], stepWord: t("axis.step"), act },
+                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: alertsInView(state), stepWord: t("axis.step"), act },
               },
             }),
             readout(state, grid, scale, context),
           ]
-        : empty(t("heat.empty", { kind: t(`kind.${route.kind}`) }), t("heat.empty_hint"))),
+        : COUNTED.includes(route.metric) && route.format !== "auto"
+          ? empty(t("heat.executed", { format: route.format, kind: t(`kind.${route.kind}`) }), t("heat.executed_hint"), h("button", { type: "button", onclick: () => act.navigate({ format: "auto" }) }, t("heat.executed_show")))
+          : empty(t("heat.empty", { kind: t(`kind.${route.kind}`) }), t("heat.empty_hint"))),
   );
 }
 

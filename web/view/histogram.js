@@ -3,7 +3,8 @@
 import { css, palettes } from "../data/colour.js";
 import { formats, band } from "../data/formats.js";
 import { columnOf, valueAt } from "../data/grid.js";
-import { binOf, columnEnds, occupied, poolColumns, shares } from "../data/histogram.js";
+import { binOf, columnEnds, edgeLog2, occupied, poolColumns, shares } from "../data/histogram.js";
+import { spread } from "../data/labels.js";
 import { count, superscript } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
@@ -20,7 +21,8 @@ import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 
 const HEIGHT = 360;
 const LEFT = 46;
-const LADDER = 96;
+const LADDER = 104;
+const RUNG = 19;
 const BOTTOM = 24;
 const TOP = 18;
 const SHOWN = ["e4m3fnuz", "e4m3fn", "e5m2", "fp16", "bf16"];
@@ -75,8 +77,8 @@ export function createHistogram(element) {
     });
     axes(context, ink, { x, y, low, high, right, range, words });
     if (format) {
-      overlay(context, ink, data, x, y, right);
-      ladder(context, ink, scale ?? 0, y, right, format.name, scale === undefined ? "" : `${words.scale} 2${superscript(Math.round(scale))}`);
+      overlay(context, ink, data, { x, y, low, high, right });
+      ladder(context, ink, scale ?? 0, { y, low, high, right }, format.name, scale === undefined ? "" : `${words.scale} 2${superscript(Math.round(scale))}`);
     }
     if (mark !== null && mark >= range.from && mark <= range.to) {
       context.strokeStyle = ink.text;
@@ -122,11 +124,11 @@ function axes(context, ink, { x, y, low, high, right, range, words }) {
 }
 
 /**
- * The limit and the floor as they moved with the scale.
+ * The limit and the floor as they moved with the scale; where one lies out of the picture, an arrow says which way.
  * @param {CanvasRenderingContext2D} context @param {import("./canvas.js").Ink} ink @param {HistogramData} data
- * @param {(step: number) => number} x @param {(bin: number) => number} y @param {number} right
+ * @param {{ x: (step: number) => number, y: (bin: number) => number, low: number, high: number, right: number }} place
  */
-function overlay(context, ink, data, x, y, right) {
+function overlay(context, ink, data, { x, y, low, high, right }) {
   const format = /** @type {import("../data/formats.js").Format} */ (data.format);
   const { columns } = data.layer.histogram;
   const ends = columnEnds(columns);
@@ -135,6 +137,8 @@ function overlay(context, ink, data, x, y, right) {
     ["normal", ink.text, [2, 3], 1],
     ["zero", ink.info, [6, 3], 1.4],
   ]);
+  /** @type {{ text: string, color: string, at: number }[]} */
+  const labels = [];
   for (const [name, color, dash, weight] of lines) {
     context.strokeStyle = color;
     context.lineWidth = weight;
@@ -142,36 +146,41 @@ function overlay(context, ink, data, x, y, right) {
     context.beginPath();
     let pen = false;
     let last = 0;
+    let seen = false;
     columns.forEach(({ first_step }, i) => {
       const scale = scaleLog2(data, first_step);
       if (scale === undefined) return;
-      last = y(binOf(band(format, 2 ** scale)[name]));
-      if (pen) context.lineTo(x(first_step), last);
-      else context.moveTo(x(first_step), last);
-      context.lineTo(Math.min(right, x(ends[i] ?? 0)), last);
+      last = binOf(band(format, 2 ** scale)[name]);
+      seen ||= last > low && last < high;
+      if (pen) context.lineTo(x(first_step), y(last));
+      else context.moveTo(x(first_step), y(last));
+      context.lineTo(Math.min(right, x(ends[i] ?? 0)), y(last));
       pen = true;
     });
-    context.stroke();
+    if (seen) context.stroke();
     context.setLineDash([]);
     if (!pen) continue;
-    const text = data.words[name];
-    const at = last + (name === "limit" ? -9 : 9);
+    const arrow = last >= high ? "\u2191 " : last <= low ? "\u2193 " : "";
+    labels.push({ text: `${arrow}${data.words[name]}${arrow ? ` 2${superscript(Math.round(edgeLog2(Math.round(last))))}` : ""}`, color, at: y(last) + (name === "limit" ? -9 : 9) });
+  }
+  context.lineWidth = 1;
+  context.textAlign = "right";
+  spread(labels.map(({ at }) => at), 15, TOP + 9, HEIGHT - BOTTOM - 9).forEach((at, i) => {
+    const { text, color } = /** @type {typeof labels[number]} */ (labels[i]);
     const width = context.measureText(text).width + 8;
     context.fillStyle = ink.bg;
     context.fillRect(right - width - 1, at - 7, width, 14);
     context.fillStyle = color;
-    context.textAlign = "right";
     context.fillText(text, right - 5, at);
-  }
-  context.lineWidth = 1;
+  });
 }
 
 /**
  * Where other formats would lie at the newest scale.
  * @param {CanvasRenderingContext2D} context @param {import("./canvas.js").Ink} ink @param {number} scale log2
- * @param {(bin: number) => number} y @param {number} right @param {string} current @param {string} title
+ * @param {{ y: (bin: number) => number, low: number, high: number, right: number }} place @param {string} current @param {string} title
  */
-function ladder(context, ink, scale, y, right, current, title) {
+function ladder(context, ink, scale, { y, low, high, right }, current, title) {
   context.fillStyle = ink.muted;
   context.textAlign = "right";
   context.fillText(title, right + LADDER, 7);
@@ -180,20 +189,26 @@ function ladder(context, ink, scale, y, right, current, title) {
     const format = formats.get(name);
     if (!format) return;
     const { limit, subnormal, normal } = band(format, 2 ** scale);
-    const x = right + 14 + i * 17;
-    context.strokeStyle = name === current ? ink.text : ink.muted;
+    const x = right + 10 + i * RUNG;
+    const color = name === current ? ink.text : ink.muted;
+    // Upright, an arrow to the right points up.
+    const text = binOf(subnormal) >= high ? `${name} \u2192` : binOf(limit) <= low ? `\u2190 ${name}` : name;
+    const half = context.measureText(text).width / 2;
+    const [middle = 0] = spread([(y(binOf(limit)) + y(binOf(normal))) / 2], 0, TOP + half, HEIGHT - BOTTOM - half);
+    context.strokeStyle = color;
     context.lineWidth = name === current ? 2 : 1;
     line(context, x, y(binOf(limit)), x, y(binOf(normal)));
     context.setLineDash([2, 2]);
     line(context, x, y(binOf(normal)), x, y(binOf(subnormal)));
     context.setLineDash([]);
-    line(context, x - 3, y(binOf(limit)), x + 3, y(binOf(limit)));
+    // A bar without its cap goes on beyond the picture.
+    if (binOf(limit) > low && binOf(limit) < high) line(context, x - 3, y(binOf(limit)), x + 3, y(binOf(limit)));
     context.save();
-    context.translate(x + 9, (y(binOf(limit)) + y(binOf(normal))) / 2);
+    context.translate(x + 9.5, middle);
     context.rotate(-Math.PI / 2);
     context.textAlign = "center";
-    context.fillStyle = name === current ? ink.text : ink.muted;
-    context.fillText(name, 0, 0);
+    context.fillStyle = color;
+    context.fillText(text, 0, 0);
     context.restore();
   });
   context.lineWidth = 1;

@@ -3,6 +3,7 @@
 import { css, palettes } from "../data/colour.js";
 import { columnOf, valueAt } from "../data/grid.js";
 import { formats } from "../data/formats.js";
+import { clearOf } from "../data/labels.js";
 import { colour, legendTicks } from "../data/scale.js";
 import { bits, figure, percent, powerOfTwo } from "../data/text.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
@@ -64,6 +65,11 @@ function tickText(scale, value) {
   return scale.kind === "log2" ? `${powerOfTwo(value)}${Math.log2(value) === scale.high ? "+" : ""}` : figure(value);
 }
 
+/** @param {Scale} scale @param {number} tick */
+function importance(scale, tick) {
+  return scale.kind !== "bits" ? 0 : tick === 0 ? 2 : tick === scale.low ? 1 : 0;
+}
+
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
 function create(element) {
   const canvas = addCanvas(element);
@@ -88,10 +94,18 @@ function create(element) {
     context.fillStyle = ink.muted;
     context.strokeStyle = ink.muted;
     context.textAlign = "center";
-    for (const tick of legendTicks(scale)) {
+    const ticks = legendTicks(scale).map((tick) => {
+      const text = tickText(scale, tick);
+      const { width } = context.measureText(text);
+      return { tick, text, width, at: Math.min(bar + 12 - width / 2, Math.max(width / 2, x(tick))) };
+    });
+    // The limit is read first, then the calm end.
+    ticks.sort((a, b) => importance(scale, b.tick) - importance(scale, a.tick));
+    clearOf(ticks, 5).forEach((clear, i) => {
+      const { tick, text, at } = /** @type {typeof ticks[number]} */ (ticks[i]);
       line(context, Math.round(x(tick)) + 0.5, BAR + THICK, Math.round(x(tick)) + 0.5, BAR + THICK + 3);
-      context.fillText(tickText(scale, tick), Math.max(12, x(tick)), BAR + 24);
-    }
+      if (clear) context.fillText(text, at, BAR + 24);
+    });
     if (scale.kind === "bits") {
       const at = Math.round(x(0)) + 0.5;
       context.save();

@@ -39,6 +39,14 @@ export function formatChip(name) {
   return h("span", { class: "format" }, bitField(name), name);
 }
 
+/** In the place of a line that has no finite value. @param {number} width @param {number} height */
+export function notFinite(width, height) {
+  const size = 3;
+  const centres = Array.from({ length: Math.floor((width - 36) / 12) }, (_, i) => 6 + i * 12);
+  const crosses = centres.map((x) => `M${x - size} ${height / 2 - size}l${2 * size} ${2 * size}m0 ${-2 * size}l${-2 * size} ${2 * size}`);
+  return h("span", { class: "notfinite" }, h("svg", { viewBox: `0 0 ${width - 36} ${height}`, width: width - 36, height, "aria-hidden": "true" }, h("path", { d: crosses.join("") })), "NaN");
+}
+
 /** A line of recent values; gaps where one was not finite. @param {readonly number[]} values @param {number} width @param {number} height */
 export function sparkline(values, width, height) {
   const finite = values.filter(Number.isFinite);

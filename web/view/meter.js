@@ -8,7 +8,10 @@ const HEIGHT = 74;
 const HIGH = 24;
 const LOW = -4;
 
-/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string }} MeterData */
+/** Columns without any value that are passed over. */
+const LOOK_BACK = 64;
+
+/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string, lostLabel: string }} MeterData */
 
 /** @param {import("../state.js").State} state @param {number | undefined} worst @param {import("../data/words.js").Translate} t */
 export function meter(state, worst, t) {
@@ -17,19 +20,27 @@ export function meter(state, worst, t) {
   const values = [];
   let peak = Infinity;
   if (grid) {
-    for (let row = 0; row < grid.meta.layers.length; row++) {
-      const value = valueAt(grid, row, grid.columns - 1);
-      if (value !== undefined) values.push(value);
+    // Some kinds are only looked at every few steps: the newest step at which any layer was.
+    for (let column = grid.columns - 1; values.length === 0 && column >= Math.max(0, grid.columns - LOOK_BACK); column--) {
+      for (let row = 0; row < grid.meta.layers.length; row++) {
+        const value = valueAt(grid, row, column);
+        if (value !== undefined) values.push(value);
+      }
     }
     for (const value of grid.values) if (value < peak) peak = value;
   }
+  const lost = values.filter(isLost).length;
+  const lostLabel = `NaN, Inf: ${lost}`;
   return h("div", {
     class: "meter",
     role: "img",
-    "aria-label": t("meter.label", { layers: String(values.length) }),
-    island: { create, data: { values, worst, peak: peak === Infinity ? undefined : peak, theme: state.theme, limit: t("meter.limit"), label: t("meter.all"), peakLabel: t("meter.peak") } },
+    "aria-label": t("meter.label", { layers: String(values.length) }) + (lost > 0 ? `; ${lostLabel}` : ""),
+    island: { create, data: { values, worst, peak: peak === Infinity ? undefined : peak, theme: state.theme, limit: t("meter.limit"), label: t("meter.all"), peakLabel: t("meter.peak"), lostLabel } },
   });
 }
+
+/** Nothing finite is left of the tensor. @param {number} headroom */
+const isLost = (headroom) => Number.isNaN(headroom) || headroom === -Infinity;
 
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
 function create(element) {
@@ -71,11 +82,14 @@ function create(element) {
     context.strokeStyle = ink.trace;
     context.globalAlpha = Math.max(0.25, Math.min(0.9, 24 / Math.max(1, values.length)));
     for (const value of values) {
+      if (isLost(value)) continue;
       const at = Math.round(x(value)) + 0.5;
       line(context, at, 27, at, 44);
     }
     context.globalAlpha = 1;
     context.strokeStyle = ink.critical;
+    const lost = values.filter(isLost).length;
+    if (lost > 0) crosses(context, ink, lost, data.lostLabel, limit, x(LOW));
     line(context, limit, 16, limit, 56);
     context.fillStyle = ink.critical;
     context.textAlign = "right";
@@ -115,4 +129,26 @@ function create(element) {
     },
     destroy: stop,
   };
+}
+
+/**
+ * One cross for each layer without a finite value, as many as there is room for, and how many there are.
+ * @param {CanvasRenderingContext2D} context @param {import("./canvas.js").Ink} ink @param {number} lost @param {string} label
+ * @param {number} left @param {number} right
+ */
+function crosses(context, ink, lost, label, left, right) {
+  const columns = Math.max(1, Math.floor((right - left - 10) / 9));
+  context.strokeStyle = context.fillStyle = ink.text;
+  context.lineWidth = 1.4;
+  for (let i = 0; i < Math.min(lost, 2 * columns); i++) {
+    const at = right - 10 - (i % columns) * 9;
+    const y = i < columns ? 30 : 40;
+    line(context, at - 3, y - 3, at + 3, y + 3);
+    line(context, at + 3, y - 3, at - 3, y + 3);
+  }
+  context.lineWidth = 1;
+  context.textAlign = "right";
+  const room = right - left - 2;
+  context.fillText(context.measureText(label).width <= room ? label : `\u00d7${lost}`, right - 4, 9);
+  context.strokeStyle = ink.critical;
 }

@@ -1,5 +1,6 @@
 /** The frame around every page: name, place, link to the server, language, theme. */
 
+import { HOME } from "../data/route.js";
 import { clock } from "../data/text.js";
 import { currentRun, silentSeconds } from "../state.js";
 import { h } from "./dom.js";
@@ -29,15 +30,16 @@ function header(state, context) {
   const { route } = state;
   const other = state.language === "en" ? "zh" : "en";
   const light = state.theme === "light";
+  const list = act.link({ ...HOME, sort: route.sort });
   return h(
     "header",
     { class: isFresh(state) ? "top" : "top stale" },
     h("a", { class: "skip", href: "#main", onclick: (/** @type {Event} */ event) => (event.preventDefault(), document.getElementById("main")?.focus()) }, t("top.skip")),
-    h("a", { class: "name", href: act.link({ page: "runs", run: "", from: null, to: null, layer: null, step: null }) }, wordmark(), "floatscope"),
+    h("a", { class: "name", href: list }, wordmark(), "floatscope"),
     h(
       "nav",
       { "aria-label": t("top.place") },
-      h("a", { href: act.link({ page: "runs", run: "", from: null, to: null, layer: null, step: null }), "aria-current": route.page === "runs" ? "page" : undefined }, t("top.runs")),
+      h("a", { href: list, "aria-current": route.page === "runs" ? "page" : undefined }, t("top.runs")),
       route.page === "run" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("span", { class: "here", "aria-current": "page", title: route.run }, route.run)] : null,
     ),
     h("span", { class: "spring" }),

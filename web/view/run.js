@@ -2,8 +2,8 @@
 
 import { PHONE, gutterFor } from "../data/geometry.js";
 import { number } from "../data/json.js";
-import { bits, clock, count, duration, figure, powerOfTwo } from "../data/text.js";
-import { currentRun, silentSeconds, visibleRange } from "../state.js";
+import { bits, clock, count, duration, figure, powerOfTwo, sentences } from "../data/text.js";
+import { currentRun, presentAttempt, silentSeconds, visibleRange } from "../state.js";
 import { alertList } from "./alerts.js";
 import { charts } from "./charts.js";
 import { devices } from "./devices.js";
@@ -12,7 +12,7 @@ import { drawer } from "./drawer.js";
 import { heat } from "./heat.js";
 import { meter } from "./meter.js";
 import { empty, failure, loading } from "./notes.js";
-import { grade } from "./runs.js";
+import { grade, newestStep } from "./runs.js";
 import { strip } from "./strip.js";
 
 /** @typedef {import("../state.js").State} State */
@@ -53,16 +53,17 @@ function head(run, state, { t, act }) {
   const { worst } = run;
   const headroom = number(worst?.headroom);
   const silent = silentSeconds(state, run);
-  const started = run.started_at === null ? null : Date.parse(run.started_at);
+  const { n, started } = presentAttempt(state, run);
+  const ofAttempt = (/** @type {string} */ label) => (n === null ? label : `${label} \u00b7 ${t("run.attempt", { n: String(n) })}`);
   const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
   const readings = /** @type {const} */ ([
     [t("run.state"), silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) }), `state-${silent === null ? run.state : "stale"}`],
-    [t("runs.step"), count(Math.max(0, run.steps - 1)), ""],
+    [t("runs.step"), newestStep(run), ""],
     [t("series.loss"), figure(number(run.last.loss)), ""],
     [t("series.grad_norm"), figure(number(run.last.grad_norm)), ""],
     [t("series.loss_scale"), powerOfTwo(number(run.last.loss_scale)), ""],
-    [t("runs.duration"), started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000), ""],
-    [t("runs.started"), started === null ? "\u2014" : clock(started, state.now), "wide"],
+    [ofAttempt(t("runs.duration")), started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000), ""],
+    [ofAttempt(t("runs.started")), started === null ? "\u2014" : clock(started, state.now), "wide"],
   ]);
   return h(
     "section",
@@ -110,6 +111,6 @@ function axisBar(state, range, { t, act }) {
     route.from !== null || route.to !== null
       ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(route.to === null ? "axis.whole" : "axis.follow"))
       : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t(currentRun(state)?.state === "live" ? "axis.hint" : "axis.hint_still")),
-    state.notice ? h("span", { class: "failed", role: "alert" }, `${state.notice.message || t("note.unreachable")} ${state.notice.hint}`) : null,
+    state.notice ? h("span", { class: "failed", role: "alert" }, sentences(state.notice.message || t("note.unreachable"), state.notice.hint)) : null,
   );
 }

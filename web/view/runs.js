@@ -1,10 +1,11 @@
 /** The list of runs: one line each, the worst headroom before everything else. */
 
 import { number, numbers } from "../data/json.js";
+import { AUTO_KIND } from "../data/route.js";
 import { bits, clock, count, duration, figure, tail } from "../data/text.js";
 import { silentSeconds } from "../state.js";
 import { h } from "./dom.js";
-import { severityMark, sparkline } from "./marks.js";
+import { notFinite, severityMark, sparkline } from "./marks.js";
 import { empty, failure, pendingNote } from "./notes.js";
 
 /** @typedef {import("../state.js").State} State */
@@ -76,6 +77,7 @@ export function runsPage(state, context) {
 function row(run, state, { t, act }) {
   const headroom = number(run.worst?.headroom);
   const loss = number(run.last.loss);
+  const losses = numbers(run.sparkline);
   const started = run.started_at === null ? null : Date.parse(run.started_at);
   const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
   const silent = silentSeconds(state, run);
@@ -85,18 +87,24 @@ function row(run, state, { t, act }) {
     h(
       "th",
       { scope: "row" },
-      h("a", { href: act.link({ page: "run", run: run.name, kind: run.worst?.kind ?? "grad" }) }, run.name),
+      h("a", { href: act.link({ page: "run", run: run.name, kind: AUTO_KIND }) }, run.name),
+      run.steps === 0 ? null : h("span", { class: "glance" }, `${t("at_step", { step: newestStep(run) })} \u00b7 ${t("runs.loss")} ${figure(loss)}`),
       h("span", { class: `runstate state-${silent === null ? run.state : "stale"}` }, silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) })),
     ),
     h("td", { class: `figure headroom ${grade(headroom)}` }, bits(headroom), h("span", { class: "unit" }, headroom === undefined ? "" : ` ${t("unit.bits")}`)),
     h("td", { class: "layer wide", title: run.worst?.layer }, run.worst ? tail(run.worst.layer, 32) : "\u2014"),
     h("td", null, alertCounts(run, t)),
-    h("td", { class: "figure" }, count(run.steps)),
+    h("td", { class: "figure" }, newestStep(run)),
     h("td", { class: "figure" }, figure(loss)),
-    h("td", { class: "wide" }, sparkline(numbers(run.sparkline), 132, 24)),
+    h("td", { class: "wide" }, losses.length > 0 && !losses.some(Number.isFinite) ? notFinite(132, 24) : sparkline(losses, 132, 24)),
     h("td", { class: "wide" }, started === null ? "\u2014" : clock(started, state.now)),
-    h("td", { class: "figure wide" }, started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000)),
+    h("td", { class: "figure wide" }, started === null || Number.isNaN(end) ? "\u2014" : [duration((end - started) / 1000), run.attempt > 1 ? h("span", { class: "unit" }, ` ${t("runs.attempts", { n: String(run.attempt) })}`) : null]),
   );
+}
+
+/** Steps count from 0. @param {RunItem} run */
+export function newestStep(run) {
+  return count(run.steps > 0 ? run.steps - 1 : null);
 }
 
 /** How near the limit: a word for style sheets. @param {number | undefined} headroom */

@@ -3,6 +3,7 @@
 import { PHONE, RIGHT } from "../data/geometry.js";
 import { lanes } from "../data/health.js";
 import { count } from "../data/text.js";
+import { alertsInView } from "../state.js";
 import { h } from "./dom.js";
 import { severityMark } from "./marks.js";
 
@@ -14,7 +15,7 @@ export function strip(state, range, { t, act }) {
   return h(
     "section",
     { class: "strip", "aria-label": t("strip.title"), style: { "--right": `${RIGHT}px` } },
-    lanes(state.alerts.data ?? []).map((lane) => {
+    lanes(alertsInView(state)).map((lane) => {
       const visible = lane.stretches.filter(({ from, to }) => to >= range.from && from <= range.to);
       return h(
         "div",
