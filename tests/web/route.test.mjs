@@ -42,5 +42,6 @@ test("a run opens on the kind with its worst headroom, and waits for its first s
   assert.equal(kindOf({ ...run, worst: null }), "grad");
   assert.equal(kindOf({ ...run, worst: { headroom: 1, layer: "a", kind: "update", step: 2 } }), "grad");
   assert.equal(kindOf({ ...run, worst: null, steps: 0 }), "auto");
+  assert.equal(kindOf({ ...run, worst: { headroom: "-Infinity", layer: "a", kind: "act", step: 2 } }), "act_in");
   assert.equal(kindOf(null), "auto");
 });

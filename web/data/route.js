@@ -75,7 +75,9 @@ export function formatRoute(route) {
  */
 export function kindOf(run) {
   if (run === null || (run.worst === null && run.steps === 0)) return AUTO_KIND;
-  return run.worst !== null && KINDS.includes(run.worst.kind) ? run.worst.kind : "grad";
+  if (run.worst === null || !KINDS.includes(run.worst.kind)) return "grad";
+  // A broken output has no bits left to show; the inputs show how it came to that.
+  return run.worst.kind === "act" && run.worst.headroom === "-Infinity" ? "act_in" : run.worst.kind;
 }
 
 /** @param {string} name */

@@ -37,6 +37,7 @@ class AlertOut(BaseModel):
 
     id: int
     run: str
+    attempt: int
     kind: str
     severity: SeverityName
     state: Literal["pending", "firing", "resolved"]

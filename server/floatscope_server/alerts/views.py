@@ -21,6 +21,7 @@ def alert_view(alert: Alert) -> dict[str, Any]:
     return {
         "id": alert.id,
         "run": alert.run,
+        "attempt": alert.attempt,
         "kind": alert.kind,
         "severity": alert.severity,
         "state": alert.state,

@@ -21,6 +21,7 @@ Call = Callable[..., "Reply"]
 SHAPE = {
     "id",
     "run",
+    "attempt",
     "kind",
     "severity",
     "state",
