@@ -35,9 +35,9 @@
  * @property {string | null} [name]
  * @property {number | null} [vram_used_bytes]
  * @property {number | null} [vram_total_bytes]
- * @property {number | null} [busy_percent]
- * @property {number | null} [power_watts]
- * @property {number | null} [temperature_celsius]
+ * @property {import("./json.js").JsonNumber} [busy_percent]
+ * @property {import("./json.js").JsonNumber} [power_watts]
+ * @property {import("./json.js").JsonNumber} [temperature_celsius]
  * @property {number | null} [allocated_bytes]
  * @property {number | null} [reserved_bytes]
  *

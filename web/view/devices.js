@@ -1,5 +1,6 @@
 /** The cards of a run, as the agent last read them. What could not be read is a dash, never a zero. */
 
+import { number, numbers } from "../data/json.js";
 import { fixed, gibibytes } from "../data/text.js";
 import { h } from "./dom.js";
 import { sparkline } from "./marks.js";
@@ -45,13 +46,13 @@ function card(key, samples, { t }) {
   const every = Math.max(1, Math.floor(samples.length / 60));
   const history = samples.filter((_, i) => i % every === 0);
   const trace = (/** @type {"busy_percent" | "power_watts" | "temperature_celsius"} */ field, /** @type {string} */ unit) => {
-    const value = last[field] ?? null;
+    const value = number(last[field]);
     return h(
       "div",
       { class: "trace" },
       h("dt", null, t(`devices.${field}`)),
-      h("dd", null, value === null ? "\u2014" : fixed(value, 0), h("span", { class: "unit" }, value === null ? "" : unit)),
-      sparkline(history.map((sample) => sample[field] ?? NaN), 64, 18),
+      h("dd", null, value === undefined || !Number.isFinite(value) ? "\u2014" : fixed(value, 0), h("span", { class: "unit" }, value === undefined ? "" : unit)),
+      sparkline(numbers(history.map((sample) => sample[field] ?? null)), 64, 18),
     );
   };
   return h(

@@ -99,8 +99,10 @@ function axisBar(state, range, { t, act }) {
     };
     act.navigate({ from: value("from"), to: value("to") });
   };
+  // A growing run's axis ends a little ahead of its newest step.
+  const newest = Math.max(range.from, (currentRun(state)?.steps ?? 1) - 1);
   const field = (/** @type {"from" | "to"} */ name) =>
-    h("input", { name, inputmode: "numeric", pattern: "\\d*", "aria-label": t(`axis.${name}`), placeholder: String(range[name]), value: route[name] === null ? "" : String(route[name]), onchange: submit });
+    h("input", { name, inputmode: "numeric", pattern: "\\d*", "aria-label": t(`axis.${name}`), placeholder: String(name === "to" ? Math.min(range.to, newest) : range.from), value: route[name] === null ? "" : String(route[name]), onchange: submit });
   return h(
     "form",
     { class: "axisbar", onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
