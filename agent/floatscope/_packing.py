@@ -35,6 +35,8 @@ class Batch:
     layers: tuple[wire.Layer, ...] = ()
     continued: bool = False
     """More of the last step follows in the next batch."""
+    names_only: bool = False
+    """Nothing but ``layers``, whose own batch is lost."""
 
     @property
     def nbytes(self) -> int:

@@ -203,7 +203,7 @@ class Body(_Struct, frozen=True, kw_only=True):
     """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step.
 
     ``continued``: more of this body's last step follows in the next block of this writer. Only when it is false is
-    that step complete.
+    that step complete. A gap in place of that block, or a body of another step, ends it too: the rest is lost.
     """
 
     continued: bool = False
