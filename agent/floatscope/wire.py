@@ -36,7 +36,6 @@ __all__ = [
     "Device",
     "Event",
     "Field",
-    "Focus",
     "Gap",
     "Hello",
     "Histograms",
@@ -284,12 +283,6 @@ class Beat(_Struct, frozen=True, kw_only=True, tag="beat"):
     overhead_s: float = 0.0
 
 
-class Focus(_Struct, frozen=True, kw_only=True, tag="focus"):
-    """The server asks for every layer at every step for the next ``steps`` steps."""
-
-    steps: int
-
-
 class Bye(_Struct, frozen=True, kw_only=True, tag="bye"):
     seq: int
     reason: str
@@ -316,7 +309,7 @@ def is_run_name(name: str) -> bool:
 
 
 AgentMessage = Hello | Block | Gap | Beat | Bye
-ServerMessage = Welcome | Ack | Nack | Beat | Focus | Refused
+ServerMessage = Welcome | Ack | Nack | Beat | Refused
 
 _T = TypeVar("_T")
 
