@@ -22,7 +22,7 @@ from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._operands import CASTS, CastsOperands
 from floatscope._pending import Pending
-from floatscope._record import Sink
+from floatscope._record import LostRecord, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._scaler import ScalerTap
 
@@ -83,8 +83,7 @@ class Scope:
         if self._closed:
             return
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
-        with _ending:
-            self._end_step()
+        self._end_step()
 
     def log(self, **scalars: object) -> None:
         """Attach scalars to the step in progress; like those of ``step``."""
@@ -105,29 +104,31 @@ class Scope:
 
     def _end_step(self) -> None:
         recorder = self._recorder
-        try:
+        with _ending:
             if self._scaler is not None:
                 self._scaler.end_step()
+        with _weighing:
             if recorder.buffer.weights:
-                with _weighing:
-                    self._read_weights()
-        finally:
-            self._gradients.end_step()
-            finished = recorder.next_step()
+                self._read_weights()
+        self._gradients.end_step()
+        finished = recorder.next_step()
         now = time.perf_counter()
         if self._last_end is not None:
             finished.scalars.setdefault("step_time_s", now - self._last_end)
         self._last_end = now
-        first = finished.step == 0
-        pending = Pending(
-            finished,
-            previous_scale=self._previous_scale,
-            events=(self._coverage_event(finished.step),) if first else (),
-            layers=self._table.take_changes(),
-        )
+        layers = self._table.take_changes()
+        record: PendingRecord = LostRecord(step=finished.step, layers=layers)
+        with _ending:
+            first = finished.step == 0
+            record = Pending(
+                finished,
+                previous_scale=self._previous_scale,
+                events=(self._coverage_event(finished.step),) if first else (),
+                layers=layers,
+            )
         if finished.loss_scale is not None:
             self._previous_scale = finished.loss_scale
-        self._sink.put(pending)
+        self._sink.put(record)
 
     def _read_weights(self) -> None:
         """The weights after the step; layers that cast theirs were measured at the cast."""

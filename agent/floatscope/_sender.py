@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from floatscope._link import Link, Peer, backoff_delays
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
-from floatscope._record import PendingRecord, StepRecord
+from floatscope._record import PendingRecord, RecordLostError, StepRecord
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
@@ -237,20 +237,31 @@ class Sender:
         while more:
             records, more = self._resolve_some()
             if dropped := self._queue.take_dropped():
-                self._outbox.append(
-                    Loss(first=dropped.first, last=dropped.last, records=dropped.count, reason="pending_full")
-                )
-                self._outbox.announce(dropped.layers)
+                self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
             if devices and records:
                 records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
                 devices = ()
-            for item in pack(records, self._link.max_block_bytes):
-                self._outbox.append(item)
-                time.sleep(0)  # lets the training thread have the interpreter
+            self._pack(records)
         if devices:
             alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
             for item in pack([alone], self._link.max_block_bytes):
                 self._outbox.append(replace(item, records=0))
+
+    def _pack(self, records: list[StepRecord]) -> None:
+        packed = 0
+        try:
+            for item in pack(records, self._link.max_block_bytes):
+                self._outbox.append(item)
+                packed += item.records
+                time.sleep(0)  # lets the training thread have the interpreter
+        except Exception:
+            logger.debug("records could not be packed", exc_info=True)
+            rest = records[packed:]
+            self._lose("internal", rest[0].step, rest[-1].step, len(rest), [x for r in rest for x in r.layers])
+
+    def _lose(self, reason: str, first: int, last: int, records: int, layers: Iterable[wire.Layer]) -> None:
+        self._outbox.append(Loss(first=first, last=last, records=records, reason=reason))
+        self._outbox.announce(layers)
 
     def _resolve_some(self) -> tuple[list[StepRecord], bool]:
         records: list[StepRecord] = []
@@ -262,10 +273,10 @@ class Sender:
             size += pending.nbytes
             try:
                 records.append(pending.resolve())
-            except Exception:  # a device error surfaces here first
+            except Exception as error:  # a device error surfaces here first
                 logger.debug("step %d could not be read", pending.step, exc_info=True)
-                self._outbox.append(Loss(first=pending.step, last=pending.step, records=1, reason="unreadable"))
-                self._outbox.announce(pending.layers)
+                reason = error.reason if isinstance(error, RecordLostError) else "unreadable"
+                self._lose(reason, pending.step, pending.step, 1, pending.layers)
             self._last_step = pending.step
             if len(records) % _RECORDS_PER_TURN == 0:
                 time.sleep(0)

@@ -22,6 +22,7 @@ from floatscope import Config, Scope, _scope
 from floatscope._guard import Guard, swallowed
 from floatscope._memory import MemorySink
 from floatscope._operands import Operand
+from floatscope._record import RecordLostError
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -198,6 +199,27 @@ def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture
     texts = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert len(texts) == len(set(texts)), "logged once for each place"
     assert any("training goes on" in text for text in texts)
+
+
+def test_a_step_lost_to_our_own_error_is_declared_and_its_names_are_kept(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Guard.reraise = False
+    model = make_model()
+    scope, sink = attach(model)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("copies failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_scope, "Pending", broken)
+        scope.step(loss=1.0)
+    scope.step(loss=2.0)
+    lost, kept = sink.pending
+    assert (lost.step, len(lost.layers)) == (0, 2)
+    with pytest.raises(RecordLostError, match="internal"):
+        lost.resolve()
+    assert kept.resolve().scalars["loss"] == 2.0
 
 
 def test_user_exceptions_pass_through() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from floatscope import wire
 from floatscope._conversation import Timing
+from floatscope._record import LostRecord
 from floatscope._sender import Limits, Sender, SenderStats
 
 if TYPE_CHECKING:
@@ -370,6 +371,31 @@ def test_a_record_that_cannot_be_read_is_lost_alone(
     assert server.layers() == {7: "late"}
     assert server.gaps()[0].reason == "unreadable"
     assert (server.gaps()[0].first, server.gaps()[0].last) == (1, 1)
+
+
+def test_steps_lost_to_our_own_error_are_declared(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (wire.Layer(index=7, name="late", module_type="Linear"),)
+    sender = sender_to(server.url)
+    sender.put(LostRecord(step=0, layers=names))
+    sender.put(step(1))
+    until(lambda: sender.stats().acknowledged == 1)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("packing failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("floatscope._sender.pack", broken)
+        sender.put(step(2))
+        until(lambda: sum(sender.stats().lost.values()) == 2)
+    sender.put(step(3))
+    sender.close("finished")
+    assert server.steps() == [1, 3]
+    assert server.layers() == {7: "late"}
+    assert [(gap.first, gap.count, gap.reason) for gap in server.gaps()] == [(0, 1, "internal"), (2, 1, "internal")]
+    assert sender._beat().dropped == 2
+    assert_conserved(server, sender.stats())
 
 
 @pytest.mark.parametrize(
