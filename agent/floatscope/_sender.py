@@ -15,11 +15,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from typing import Any, Protocol
 
 import msgspec
 
+import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._link import Link, Peer, backoff_delays
@@ -132,7 +132,7 @@ class Sender:
                 server_url=server_url,
                 token=token,
                 identity=identity,
-                agent=f"floatscope {metadata.version('floatscope')}",
+                agent=f"floatscope {floatscope.__version__}",
                 config=_plain(config or {}),
             ),
             self._outbox,

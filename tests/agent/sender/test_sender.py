@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import floatscope
 from floatscope import wire
 from floatscope._conversation import Timing
 from floatscope._record import LostRecord
@@ -55,6 +56,7 @@ def test_hello_names_the_writer_and_the_token_stays_out_of_the_url(
     assert isinstance(hello, wire.Hello)
     assert hello.identity == wire.Identity(run="r", writer="0" * 32)
     assert hello.config == {"batch": 8}
+    assert hello.agent == f"floatscope {floatscope.__version__}"
     assert (hello.protocol_min, hello.protocol_max) == (wire.PROTOCOL_MIN, wire.PROTOCOL)
     assert server.paths == ["/ingest/v1"]
     assert server.headers[0]["Authorization"] == "Bearer secret-token"
@@ -396,20 +398,6 @@ def test_steps_lost_to_our_own_error_are_declared(
     assert [(gap.first, gap.count, gap.reason) for gap in server.gaps()] == [(0, 1, "internal"), (2, 1, "internal")]
     assert sender._beat().dropped == 2
     assert_conserved(server, sender.stats())
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("127.0.0.1:6160", "http://HOST:PORT"),
-        ("ftp://h", "http://HOST:PORT"),
-        ("http://user:pw@h", "leave out user"),
-        ("http://h/?token=x", "leave out user"),
-    ],
-)
-def test_unusable_address(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Sender(wire.Identity(run="r", writer="0" * 32), url)
 
 
 def test_unusable_configuration() -> None:
