@@ -12,7 +12,9 @@ import pytest
 from websockets.sync.server import ServerConnection, serve
 
 from floatscope import wire
-from floatscope._link import backoff_delays, ingest_url
+from floatscope._address import ingest_url
+from floatscope._config import Config
+from floatscope._link import backoff_delays
 from floatscope._sender import Sender
 
 if TYPE_CHECKING:
@@ -29,11 +31,36 @@ if TYPE_CHECKING:
         ("http://127.0.0.1:6160", "ws://127.0.0.1:6160/ingest/v1"),
         ("https://scope.example.org/", "wss://scope.example.org/ingest/v1"),
         ("https://example.org/tools/scope/", "wss://example.org/tools/scope/ingest/v1"),
-        ("ws://[::1]:6160", "ws://[::1]:6160/ingest/v1"),
+        ("http://[::1]:6160", "ws://[::1]:6160/ingest/v1"),
+        ("http://scope", "ws://scope/ingest/v1"),
     ],
 )
 def test_address_of_ingest(given: str, asked: str) -> None:
     assert ingest_url(given) == asked
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("127.0.0.1:6160", "http://HOST:PORT"),
+        ("ftp://h", "http://HOST:PORT"),
+        ("ws://h", "http://HOST:PORT"),
+        ("http://", "http://HOST:PORT"),
+        ("http://h:99999", "Port out of range"),
+        ("http://h:0", "http://HOST:PORT"),
+        ("http://h:abc", "http://HOST:PORT"),
+        ("http://[::1", "http://HOST:PORT"),
+        ("http://h h:1", "http://HOST:PORT"),
+        ("http://" + "x" * 64 + ".org", "http://HOST:PORT"),
+        ("http://user:pw@h", "leave out user"),
+        ("http://h/?token=x", "leave out user"),
+    ],
+)
+def test_unusable_address_is_refused_when_it_is_given(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Config(server=url)
+    with pytest.raises(ValueError, match=says):
+        Sender(wire.Identity(run="r", writer="0" * 32), url)
 
 
 def test_delays_are_uniform_below_a_ceiling_that_doubles_up_to_15_s() -> None:
