@@ -67,7 +67,7 @@ class Recorder:
     def __init__(self, table: LayerTable, config: Config) -> None:
         self.table = table
         self._config = config
-        self.buffer = self._start(0)
+        self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
         def due(interval: int) -> bool:

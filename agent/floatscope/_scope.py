@@ -16,7 +16,7 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._activations import ActivationTap
-from floatscope._config import Config, configured, disabled_by_environment, run_name
+from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
@@ -24,6 +24,7 @@ from floatscope._operands import CASTS, CastsOperands
 from floatscope._pending import Pending
 from floatscope._record import LostRecord, PendingRecord, Sink
 from floatscope._recorder import Recorder
+from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
 
 __all__ = ["Scope", "watch"]
@@ -119,7 +120,7 @@ class Scope:
         layers = self._table.take_changes()
         record: PendingRecord = LostRecord(step=finished.step, layers=layers)
         with _ending:
-            first = finished.step == 0
+            first = finished.step == self.config.first_step
             record = Pending(
                 finished,
                 previous_scale=self._previous_scale,
@@ -150,7 +151,9 @@ class Scope:
 
     def _at_exit(self) -> None:
         # The interpreter leaves the exception that ended the program here.
-        self._close("failed" if hasattr(sys, "last_type") else "finished")
+        # An interactive session keeps the last of any number of errors there, and outlives them.
+        failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+        self._close("failed" if failed else "finished")
 
     def _close(self, reason: str) -> None:
         if self._closed:

@@ -132,8 +132,12 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
         (lambda: floatscope.watch(make_model(), gradients_every=-1), "gradients_every: expected an integer of at le"),
         (lambda: floatscope.watch(make_model(), weights_every=1.5), "weights_every: expected an integer of at least 0"),
         (lambda: floatscope.watch(make_model(), queue_bytes=0), "queue_bytes: expected an integer of at least 1"),
-        (lambda: floatscope.watch(make_model(), run=" "), "run: a run's name is printable text"),
+        *(
+            (lambda name=name: floatscope.watch(make_model(), run=name), "run: .* cannot be a run's name; use 1 to 128")
+            for name in (" ", "", "a/b", "a\\b", "..", " a", "a\n", "x" * 129)
+        ),
         (lambda: floatscope.watch(make_model(), server="localhost:6160"), "server: expected http://HOST:PORT"),
+        (lambda: floatscope.watch(make_model(), first_step=-1), "first_step: expected an integer of at least 0"),
         (lambda: floatscope.watch(BadOperands(1, 1)), "unknown format 'fp8'; known formats are fp32"),
         (lambda: floatscope.watch(WrongKind(1, 1)), r"unknown operands \['input'\]; known are act_in, weight"),
     ],
@@ -243,10 +247,14 @@ scope = floatscope.watch(model, _sink=Telling())
 scope.step(loss=1.0)
 if sys.argv[1] == "raise":
     raise RuntimeError("training failed")
+if sys.argv[1] == "interactive":
+    sys.ps1, sys.last_type = "In : ", KeyError
 """
 
 
-@pytest.mark.parametrize(("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed")])
+@pytest.mark.parametrize(
+    ("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed"), ("interactive", 0, "finished")]
+)
 def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
@@ -256,12 +264,13 @@ def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_p
     assert (done.returncode, done.stdout) == (status, f"closed {reason}\n")
 
 
-def test_run_name_is_the_same_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope._config import run_name
-
-    monkeypatch.setattr(sys, "argv", ["/somewhere/finetune.py"])
-    assert run_name(8, {"MASTER_PORT": "29500", "SLURM_JOB_ID": "77"}) == "finetune-77"
-    assert run_name(1, {}).startswith("finetune-2")
+def test_a_resumed_training_goes_on_at_its_own_step(attach: Attach) -> None:
+    scope, sink = attach(make_model(), first_step=4321, weights_every=2)
+    for _ in range(3):
+        scope.step()
+    assert [record.step for record in sink.records()] == [4321, 4322, 4323]
+    assert [[rows.kind for rows in record.summaries] for record in sink.records()] == [[], ["weight"], []]
+    assert [event.step for record in sink.records() for event in record.events] == [4321]
 
 
 def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
