@@ -79,12 +79,12 @@ def test_the_layer_table_travels_once_and_when_it_changes(attach: Attach) -> Non
 
 
 def test_context_manager_tells_how_it_ended() -> None:
-    sink = MemorySink()
-    with floatscope.watch(make_model(), _sink=sink):
+    model, sink = make_model(), MemorySink()
+    with floatscope.watch(model, _sink=sink):
         pass
     assert sink.reason == "finished"
     sink = MemorySink()
-    with pytest.raises(KeyError, match="mine"), floatscope.watch(make_model(), _sink=sink):
+    with pytest.raises(KeyError, match="mine"), floatscope.watch(model, _sink=sink):
         raise KeyError("mine")
     assert sink.reason == "failed"
 
