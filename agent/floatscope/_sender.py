@@ -15,13 +15,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
+from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
@@ -31,6 +32,9 @@ from floatscope._record import PendingRecord, RecordLostError, StepRecord
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
 logger = logging.getLogger("floatscope")
+
+_T = TypeVar("_T")
+_asking = Guard("devices were asked")
 
 _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
@@ -215,8 +219,7 @@ class Sender:
     # The packing thread
 
     def _pack_until_closed(self) -> None:
-        if self._devices is not None:
-            self._devices.start()
+        self._ask_devices(lambda devices: devices.start())
         try:
             while not self._abort.is_set() and self._failure is None:
                 closing = self._closing.is_set()
@@ -227,12 +230,27 @@ class Sender:
                 self._wake.wait(0.01 if closing else _PACK_EVERY_S)
                 self._wake.clear()
         finally:
-            if self._devices is not None:
-                self._devices.close()
+            self._ask_devices(lambda devices: devices.close())
         self._packed.set()
 
+    def _ask_devices(self, what: Callable[[DeviceSource], _T]) -> _T | None:
+        """The answer of the device source. One that fails is not asked again: telemetry goes on without it."""
+        devices = self._devices
+        if devices is None:
+            return None
+        answered = False
+        with _asking:
+            answer = what(devices)
+            answered = True
+        if answered:
+            return answer
+        self._devices = None
+        with _asking:
+            devices.close()
+        return None
+
     def _pack_what_is_ready(self) -> None:
-        devices = self._devices.poll() if self._devices is not None else ()
+        devices = self._ask_devices(lambda devices: devices.poll()) or ()
         more = True
         while more:
             records, more = self._resolve_some()

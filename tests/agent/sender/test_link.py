@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from websockets.sync.server import ServerConnection, serve
 from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._config import Config
+from floatscope._guard import Guard
 from floatscope._link import backoff_delays
 from floatscope._sender import Sender
 
@@ -176,6 +179,37 @@ def test_readings_ride_with_steps_and_without(
     assert stats.put == stats.acknowledged
     times = [device.time_ns for body in server.bodies() for device in body.devices]
     assert times == list(range(2, readings.calls + 1, 2))
+
+
+@pytest.mark.parametrize("place", ["start", "poll", "close"])
+def test_devices_that_fail_cost_nothing_else(
+    server: IngestDouble,
+    sender_to: MakeSender,
+    step: MakeStep,
+    until: Until,
+    place: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Guard, "reraise", False)
+    monkeypatch.setattr("floatscope._guard._counts", Counter())
+
+    def fail() -> tuple[wire.Device, ...]:
+        raise subprocess.TimeoutExpired("sidecar", 1.0)
+
+    readings = Readings()
+    monkeypatch.setattr(readings, place, fail)
+    sender = sender_to(server.url, devices=readings)
+    for n in range(5):
+        sender.put(step(n))
+        until(lambda n=n: sender.stats().acknowledged == n + 1)
+    sender.close("finished")
+    assert server.steps() == list(range(5))
+    assert sender.stats().failure is None
+    assert readings.log.count("close") == (place != "close")
+    assert [r.getMessage() for r in caplog.records if "devices were asked" in r.getMessage()] == [
+        "floatscope failed while devices were asked; training goes on without that reading (logged once)"
+    ]
 
 
 def test_close_twice_and_put_after_close(server: IngestDouble, sender_to: MakeSender, step: MakeStep) -> None:
