@@ -205,10 +205,10 @@ class Scope:
         if self._closed:
             return
         self._closed = True
-        self._on_collection.detach()
         atexit.unregister(self._at_exit)
         _retired.extend(self._removals)
-        threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
+        with _closing:
+            threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
 
     def _close(self, reason: str) -> None:
         if self._closed:
