@@ -70,7 +70,7 @@ class Scope:
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         if self._scaler is not None:
             self._scaler.install()
-        self._gradients.begin_update = self._read_weights_once
+        self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
         self._gradients.install()
         self._activations = ActivationTap(self._recorder, model, self._gradients.keep_scale)
@@ -132,7 +132,7 @@ class Scope:
         with _ending:
             if self._scaler is not None:
                 self._scaler.end_step()
-        self._read_weights_once()  # without an update in this step they are as they were
+        self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
         finished = recorder.next_step()
@@ -149,11 +149,15 @@ class Scope:
                 events=self._coverage_events(finished.step),
                 layers=layers,
             )
+        if isinstance(record, LostRecord):
+            self._coverage_due, self._coverage_sent = finished.step + 1, None
         if finished.loss_scale is not None:
             self._previous_scale = finished.loss_scale
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
+        if _capturing():
+            return
         if not self._warned:
             self._warned = True
             _logger.warning(
@@ -165,17 +169,22 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped:
+        if self._gradients.stepped and not _capturing():
             self._end_step()
 
-    def _read_weights_once(self) -> None:
-        if self._recorder.buffer.weights and not self._weights_read:
-            self._weights_read = True
-            with _weighing:
-                self._read_weights()
+    def _before_update(self) -> None:
+        if not _capturing():
+            self._read_weights()
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""
+        if not self._recorder.buffer.weights or self._weights_read:
+            return
+        self._weights_read = True
+        with _weighing:
+            self._read_each_weight()
+
+    def _read_each_weight(self) -> None:
         for layer, module in self._table.modules():
             if ("weight", layer) in self._recorder.buffer.merged:
                 continue
@@ -233,6 +242,11 @@ class Scope:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:

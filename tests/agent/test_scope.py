@@ -224,6 +224,7 @@ def test_a_step_lost_to_our_own_error_is_declared_and_its_names_are_kept(
     with pytest.raises(RecordLostError, match="internal"):
         lost.resolve()
     assert kept.resolve().scalars["loss"] == 2.0
+    assert [event.kind for event in kept.resolve().events] == ["coverage"], "what the lost step said is said again"
 
 
 def test_user_exceptions_pass_through() -> None:
