@@ -127,15 +127,18 @@ class Conversation:
         return None
 
     def _take_refusal(self, nack: wire.Nack) -> None:
-        code = f"refused_{nack.code}"
-        if nack.seq < nack.expected:
-            # The server went past it and has noted the loss itself; what followed it on the wire stands.
-            self._outbox.quarantine(nack.seq, code)
-            self._outbox.acknowledge(nack.seq)
-            return
         if nack.seq > nack.expected and nack.expected == self._resent_from:
             return  # Sent before the server asked to start again from there; up to seven such answers follow.
-        if nack.seq == nack.expected and (nack.retryable or not self._outbox.quarantine(nack.seq, code)):
+        if nack.code == "hole":
+            self._outbox.rewind(nack.expected)
+            self._resent_from = nack.expected
+            return
+        # Any other code speaks of this one batch: a server without room refuses several in a row, each by itself.
+        code = f"refused_{nack.code}"
+        if nack.seq < nack.expected and not nack.retryable:
+            self._outbox.settle(nack.seq, code)
+            return
+        if nack.retryable or not self._outbox.quarantine(nack.seq, code):
             self._hold_until = self._clock() + max(_SHORTEST_HOLD_S, nack.retry_after_s)
-        self._outbox.rewind(nack.expected)
+        self._outbox.send_again()
         self._resent_from = nack.expected

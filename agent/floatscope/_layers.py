@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Iterator
 from typing import TypedDict
 
@@ -33,12 +35,13 @@ class LayerTable:
     """Layers of one model: every module that owns parameters or multiplies matrices, numbered in module order.
 
     A parameter used by several modules (tied weights) belongs to the first of them. ``parameters`` of a layer counts
-    those it owns.
+    those it owns. Modules and parameters are held weakly: a model that nobody else needs is free to go.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules: list[nn.Module] = []
-        self.layer_of: dict[torch.Tensor, int] = {}
+        self._model = weakref.ref(model)
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._layer_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
@@ -47,19 +50,25 @@ class LayerTable:
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
+        self._uncalled: set[int] = set()
+        uncalled: set[nn.Module] = set()
         for name, module in model.named_modules():
-            owned = [p for p in module.parameters(recurse=False) if p not in self.layer_of]
+            owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
+            if isinstance(module, nn.MultiheadAttention):
+                uncalled.add(module.out_proj)
             casting = isinstance(module, CastsOperands)
             linear = casting or isinstance(module, nn.Linear)
             if not owned and not linear:
                 continue
-            index = len(self.modules)
+            index = len(self._modules)
             if linear:
                 self.linear.add(index)
             if casting:
                 self.casting.add(index)
-            self.modules.append(module)
-            self.layer_of.update((p, index) for p in owned)
+            if module in uncalled:
+                self._uncalled.add(index)
+            self._modules.append(weakref.ref(module))
+            self._layer_of.update((id(p), (weakref.ref(p), index)) for p in owned)
             self._entries.append(
                 wire.Layer(
                     index=index,
@@ -68,17 +77,32 @@ class LayerTable:
                     parameters=sum(p.numel() for p in owned),
                 )
             )
-        self._changed.update(range(len(self.modules)))
+        self._changed.update(range(len(self._modules)))
+
+    def layer_of(self, parameter: torch.Tensor) -> int | None:
+        """The layer that ``parameter`` belongs to; None for one of another model."""
+        known = self._layer_of.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All parameters that belong to a layer."""
+        return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+
+    def modules(self) -> Iterator[tuple[int, nn.Module]]:
+        """Every layer that still exists."""
+        for index, reference in enumerate(self._modules):
+            if (module := reference()) is not None:
+                yield index, module
 
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
-        for index, module in enumerate(self.modules):
+        for index, module in self.modules():
             if index in self.linear or next(module.children(), None) is None:
                 yield index, module
 
-    def owned(self, index: int) -> list[torch.Tensor]:
-        """The parameters that belong to a layer."""
-        return [p for p in self.modules[index].parameters(recurse=False) if self.layer_of.get(p) == index]
+    def owned(self, index: int, module: nn.Module) -> list[torch.Tensor]:
+        """The parameters that belong to the layer ``index``, which ``module`` is."""
+        return [p for p in module.parameters(recurse=False) if self.layer_of(p) == index]
 
     def executed(self, index: int) -> None:
         """Note that a layer ran: the first time fixes its place in execution order."""
@@ -114,19 +138,47 @@ class LayerTable:
         self._changed.clear()
         return changed
 
+    def _compiled(self) -> set[int]:
+        """Layers inside a module that torch.compile took over, in which hooks do nothing."""
+        model = self._model()
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        if model is None or dynamo is None:
+            return set()
+        inside = {
+            part
+            for module in model.modules()
+            if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
+            for part in module.modules()
+        }
+        return {index for index, module in self.modules() if module in inside}
+
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
-        trainable = [i for i in range(len(self.modules)) if any(p.requires_grad for p in self.owned(i))]
-        observable = {i for i, _ in self.observable()}
         reasons: dict[str, list[str]] = {}
-        for index in trainable:
-            entry = self._entries[index]
-            if index not in self._with_gradient:
-                reasons.setdefault("no gradient was read", []).append(entry.name)
+        observable = {index for index, _ in self.observable()}
+        compiled = self._compiled()
+        trainable = []
+        for index, module in self.modules():
+            owned = self.owned(index, module)
+            if any(p.requires_grad for p in owned):
+                trainable.append(index)
+                if index not in self._with_gradient:
+                    reasons.setdefault("no gradient was read", []).append(self._entries[index].name)
+            elif owned:
+                reasons.setdefault("frozen", []).append(self._entries[index].name)
+            why = None
             if index not in observable:
-                reasons.setdefault("outputs not observed: the module contains others", []).append(entry.name)
-            elif entry.order < 0:
-                reasons.setdefault("outputs not observed: its forward was never called", []).append(entry.name)
+                why = "the module contains others"
+            elif self._entries[index].order < 0:
+                why = "its forward was never called"
+                if index in self._uncalled:
+                    why = "MultiheadAttention uses its weight without calling it"
+                elif index in compiled:
+                    why = "it is compiled"
+                elif index in self._with_gradient:
+                    why = "a gradient came, but no call of it was seen, as when it is compiled"
+            if why is not None:
+                reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
         return {
             "trainable": len(trainable),
             "observed": len(self._with_gradient.intersection(trainable)),

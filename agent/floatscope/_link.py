@@ -17,23 +17,13 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from floatscope import wire
+from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
 from floatscope._outbox import Outbox
 
-__all__ = ["Link", "Peer", "backoff_delays", "ingest_url"]
+__all__ = ["Link", "Peer", "backoff_delays"]
 
 logger = logging.getLogger("floatscope")
-
-
-def ingest_url(server_url: str) -> str:
-    """The WebSocket address of a server given as http(s):// or ws(s)://; ``ValueError`` for anything else."""
-    parts = urlsplit(server_url)
-    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-    if scheme is None or not parts.hostname:
-        raise ValueError(f"server address {server_url!r}: write it as http://HOST:PORT or https://HOST")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError("server address: leave out user, query and fragment; a token is given separately")
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ingest/v1"
 
 
 def backoff_delays(rng: random.Random, *, shortest_s: float = 0.25, longest_s: float = 15.0) -> Iterator[float]:
@@ -81,6 +71,7 @@ class Link:
         self._timing = timing
         self._connection: ClientConnection | None = None
         self._unreachable = False
+        self._epoch: str | None = None
         self.connections = 0
         self.max_block_bytes = wire.MAX_BLOCK_BYTES
 
@@ -188,6 +179,15 @@ class Link:
         self.connections += 1
         self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, welcome.max_block_bytes)
         self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
+        if self._epoch not in (None, welcome.epoch):
+            # The outbox needs no more than ``last_seq`` to send again what it has and to declare the rest.
+            logger.info(
+                "the Floatscope server at %s has other data than before (a restored backup?): it is sent what this "
+                "process still has, from batch %d on",
+                self._peer.server_url,
+                welcome.last_seq + 1,
+            )
+        self._epoch = welcome.epoch
         if self._unreachable:
             logger.info("reached the Floatscope server at %s again", self._peer.server_url)
             self._unreachable = False

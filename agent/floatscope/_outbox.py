@@ -37,6 +37,8 @@ class _Sent:
     seq: int
     item: Batch | Loss
     size: int
+    settled: bool = False
+    """The server refused it and went on: nothing is owed for it, whatever becomes of those before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class Outbox:
         self._abandoned: str | None = None
         self._layers: dict[int, wire.Layer] = {}
         self._layers_again: dict[int, wire.Layer] = {}
+        self._last_taken = 0
+        self._step_open = False
 
     # The packing side
 
@@ -112,15 +116,23 @@ class Outbox:
     def _drop_oldest(self) -> None:
         item = self._waiting.popleft()
         if isinstance(item, Batch):
-            self._records -= item.records
             self._bytes -= item.nbytes
-            # Numbers may be lost, names may not: later rows refer to these entries.
-            self._layers_again.update((layer.index, self._layers[layer.index]) for layer in item.layers)
+            self._send_names_again(item)
+            if item.names_only:
+                return
+            self._records -= item.records
             item = _as_loss(item, "outbox_full")
             self._count_loss(item)
-        # Everything dropped is older than all that waits, so one entry per reason is enough, however long it lasts.
-        before = self._lost_first.get(item.reason)
-        self._lost_first[item.reason] = before.merged(item) if before else item
+        self._declare_first(item)
+
+    def _declare_first(self, loss: Loss) -> None:
+        # It is older than all that waits, so one entry per reason is enough, however long it lasts.
+        before = self._lost_first.get(loss.reason)
+        self._lost_first[loss.reason] = before.merged(loss) if before else loss
+
+    def _send_names_again(self, batch: Batch) -> None:
+        # Numbers may be lost, names may not: later rows refer to these entries.
+        self._layers_again.update((layer.index, self._layers[layer.index]) for layer in batch.layers)
 
     def _count_loss(self, loss: Loss) -> None:
         self._lost[loss.reason] = self._lost.get(loss.reason, 0) + loss.records
@@ -161,16 +173,17 @@ class Outbox:
         if self._lost_first:
             del self._lost_first[next(iter(self._lost_first))]
         else:
-            self._waiting.popleft()
+            item = self._waiting.popleft()
+            self._last_taken = item.last
+            self._step_open = isinstance(item, Batch) and item.continued
 
     def _queue_layers_again(self) -> None:
-        step = self._waiting[0].first if self._waiting else 0
-        record = StepRecord(step=step, scalars={}, summaries=(), layers=tuple(self._layers_again.values()))
+        # They must not make a step look complete, neither the one that follows nor one that is being sent in pieces.
+        step, continued = (self._waiting[0].first, True) if self._waiting else (self._last_taken, self._step_open)
+        names = _names(step, tuple(self._layers_again.values()), continued=continued)
         self._layers_again = {}
-        for item in reversed(list(pack([record], wire.MAX_BLOCK_BYTES))):
-            if isinstance(item, Batch):
-                self._waiting.appendleft(replace(item, records=0))
-                self._bytes += item.nbytes
+        self._waiting.extendleft(reversed(names))
+        self._bytes += sum(batch.nbytes for batch in names)
 
     def acknowledge(self, seq: int) -> None:
         """Everything up to ``seq`` is on the server's disk."""
@@ -178,7 +191,7 @@ class Outbox:
             self._acknowledge(seq)
 
     def _acknowledge(self, seq: int) -> None:
-        while self._in_flight and self._in_flight[0].seq <= seq:
+        while self._in_flight and (self._in_flight[0].seq <= seq or self._in_flight[0].settled):
             sent = self._in_flight.popleft()
             self._cursor = max(0, self._cursor - 1)
             if isinstance(sent.item, Batch):
@@ -204,10 +217,11 @@ class Outbox:
             self._history.appendleft(both)
 
     def rewind(self, expected: int) -> None:
-        """The server can take ``expected`` next: send again from there.
+        """The server has everything below ``expected``: send again from there.
 
-        A server that expects less than it has acknowledged has lost data (an older backup, say). Those batches are
-        gone here too: one loss with reason "server_lost" takes their place and what follows is numbered anew.
+        For a welcome and for a hole, the two answers in which a server says what it holds. A server that expects less
+        than it has acknowledged has lost data (an older backup, say). Those batches are gone here too: one loss with
+        reason "server_lost" takes their place and what follows is numbered anew.
         """
         with self._lock:
             self._acknowledge(expected - 1)
@@ -219,6 +233,7 @@ class Outbox:
                 self._declare_forgotten(expected)
             for number, sent in enumerate(self._in_flight):
                 sent.seq = expected + number
+                sent.settled = False
             self._next_seq = expected + len(self._in_flight)
 
     def _declare_forgotten(self, expected: int) -> None:
@@ -235,17 +250,55 @@ class Outbox:
         self._in_flight.appendleft(_Sent(expected, loss, 0))
         self._layers_again = dict(self._layers)
 
-    def quarantine(self, seq: int, reason: str) -> bool:
-        """The server will never take ``seq``: declare it lost under the same number. False when it is no batch."""
+    def send_again(self) -> None:
+        """Send everything that is not acknowledged once more."""
         with self._lock:
-            for sent in self._in_flight:
-                if sent.seq == seq and isinstance(sent.item, Batch):
-                    self._records -= sent.item.records
-                    self._bytes -= sent.item.nbytes
-                    sent.item = _as_loss(sent.item, reason)
-                    self._count_loss(sent.item)
-                    return True
-            return False
+            self._cursor = 0
+
+    def quarantine(self, seq: int, reason: str) -> bool:
+        """The server will never take ``seq``, and waits for something else under this number.
+
+        That is the names in the batch, without which what follows means nothing, or else the declaration of its loss.
+        False when ``seq`` is no batch.
+        """
+        with self._lock:
+            sent, batch = self._batch_in_flight(seq)
+            if sent is None or batch is None:
+                return False
+            loss = self._lose(sent, batch, reason)
+            names = [] if batch.names_only else _names(batch.first, batch.layers, continued=True)
+            if len(names) == 1:
+                sent.item = names[0]
+                self._bytes += names[0].nbytes
+                self._declare_first(loss)
+            return True
+
+    def settle(self, seq: int, reason: str) -> None:
+        """The server has noted the loss of batch ``seq`` for ``reason`` itself, and went on to the next one.
+
+        Says nothing of the batches before it. The names in it go out again with what was not sent yet.
+        """
+        with self._lock:
+            sent, batch = self._batch_in_flight(seq)
+            if sent is None:
+                return
+            if batch is not None:
+                self._lose(sent, batch, reason)
+                if not batch.names_only:
+                    self._send_names_again(batch)
+            sent.settled = True
+            self._acknowledge(0)
+
+    def _batch_in_flight(self, seq: int) -> tuple[_Sent | None, Batch | None]:
+        sent = next((sent for sent in self._in_flight if sent.seq == seq), None)
+        return sent, sent.item if sent is not None and isinstance(sent.item, Batch) else None
+
+    def _lose(self, sent: _Sent, batch: Batch, reason: str) -> Loss:
+        self._records -= batch.records
+        self._bytes -= batch.nbytes
+        sent.item = loss = _as_loss(batch, reason)
+        self._count_loss(loss)
+        return loss
 
     def abandon(self, reason: str) -> None:
         """Count everything that waits and that comes as lost, and let it go: no server will take it."""
@@ -291,6 +344,14 @@ class Outbox:
                 waiting=self._records,
                 waiting_bytes=self._bytes,
             )
+
+
+def _names(step: int, layers: tuple[wire.Layer, ...], *, continued: bool) -> list[Batch]:
+    if not layers:
+        return []
+    record = StepRecord(step=step, scalars={}, summaries=(), layers=layers)
+    items = pack([record], wire.MAX_BLOCK_BYTES, continued=continued)
+    return [replace(item, records=0, names_only=True) for item in items if isinstance(item, Batch)]
 
 
 def _as_loss(batch: Batch, reason: str) -> Loss:

@@ -33,6 +33,10 @@ class Batch:
     body: bytes
     crc: int
     layers: tuple[wire.Layer, ...] = ()
+    continued: bool = False
+    """More of the last step follows in the next batch."""
+    names_only: bool = False
+    """Nothing but ``layers``, whose own batch is lost."""
 
     @property
     def nbytes(self) -> int:
@@ -64,10 +68,11 @@ class Loss:
         )
 
 
-def pack(records: Sequence[StepRecord], max_bytes: int) -> Iterator[Batch | Loss]:
+def pack(records: Sequence[StepRecord], max_bytes: int, *, continued: bool = False) -> Iterator[Batch | Loss]:
     """Encode ``records``, in order, into bodies that fit a block of ``max_bytes``.
 
-    A step too large for one block is cut by kind, then by layers. What cannot be cut (a single name longer than a
+    A step too large for one block is cut by kind, then by layers, and all but the last of its bodies say that they
+    are ``continued``; with ``continued`` the very last body does too. What cannot be cut (a single name longer than a
     block) comes back as a ``Loss`` with reason "too_large".
     """
     limit = max_bytes - BLOCK_OVERHEAD
@@ -76,32 +81,44 @@ def pack(records: Sequence[StepRecord], max_bytes: int) -> Iterator[Batch | Loss
     for record in records:
         estimate = _estimate(record)
         if group and size + estimate > limit:
-            yield from _encode(group, limit)
+            yield from _encode(group, limit, continued=False)
             group, size = [], 0
         group.append(record)
         size += estimate
     if group:
-        yield from _encode(group, limit)
+        yield from _encode(group, limit, continued=continued)
 
 
-def _encode(group: Sequence[StepRecord], limit: int) -> Iterator[Batch | Loss]:
+def _encode(group: Sequence[StepRecord], limit: int, *, continued: bool) -> Iterator[Batch | Loss]:
     # Only a guess at the size keeps most groups small enough; the encoded length decides.
-    body = _body(group)
+    body = _body(group, continued=continued)
     data = wire.encode(body)
     first, last = min(record.step for record in group), max(record.step for record in group)
     if len(data) <= limit:
-        yield Batch(first=first, last=last, records=len(group), body=data, crc=zlib.crc32(data), layers=body.layers)
+        yield Batch(
+            first=first,
+            last=last,
+            records=len(group),
+            body=data,
+            crc=zlib.crc32(data),
+            layers=body.layers,
+            continued=continued,
+        )
         return
     if len(group) > 1:
         middle = len(group) // 2
-        yield from _encode(group[:middle], limit)
-        yield from _encode(group[middle:], limit)
+        yield from _encode(group[:middle], limit, continued=False)
+        yield from _encode(group[middle:], limit, continued=continued)
         return
     parts = _cut(group[0])
     if not parts:
         yield Loss(first=first, last=last, records=1, reason="too_large")
         return
-    pieces = list(chain.from_iterable(_encode([part], limit) for part in parts))
+    *before, end = parts
+    pieces = [
+        *chain.from_iterable(_encode([part], limit, continued=True) for part in before),
+        *_encode([end], limit, continued=continued),
+    ]
     # The record counts once, with its last piece: only then is all of it on the server.
     for piece in pieces[:-1]:
         yield replace(piece, records=0) if isinstance(piece, Batch) else piece
@@ -165,7 +182,7 @@ def _rows(rows: SummaryRows, half: slice) -> SummaryRows:
     )
 
 
-def _body(group: Sequence[StepRecord]) -> wire.Body:
+def _body(group: Sequence[StepRecord], *, continued: bool) -> wire.Body:
     steps = [record.step for record in group if record.scalars or record.summaries or record.events or record.layers]
     summaries: list[wire.Summaries] = []
     histograms: list[wire.Histograms] = []
@@ -175,6 +192,7 @@ def _body(group: Sequence[StepRecord]) -> wire.Body:
             histograms.append(_histograms(sampled))
         _yield_the_interpreter()
     return wire.Body(
+        continued=continued,
         first_step=min(steps, default=0),
         steps=max(steps) - min(steps) + 1 if steps else 0,
         layers=tuple({layer.index: layer for record in group for layer in record.layers}.values()),

@@ -1,7 +1,8 @@
 """Wire protocol v1: the messages between agent and server, and the only module both sides share.
 
 Messages are msgpack, one tagged Struct each. Numbers travel as raw little-endian blocks (``Field.data``), so NaN
-payloads and infinities survive. Everything that happened in one optimizer step on one rank travels in one ``Body``.
+payloads and infinities survive. What happened in one optimizer step on one rank travels in one ``Body`` or, when it is
+too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``.
 
 A batch is ``(writer, seq)`` with ``seq`` gapless from 1: ``Block`` and ``Gap`` consume one each. The server keeps the
 last ``seq`` per writer in the transaction that stores the data, acknowledges what it has already, and answers a hole
@@ -20,6 +21,7 @@ __all__ = [
     "KINDS",
     "MAX_BLOCK_BYTES",
     "MAX_IN_FLIGHT",
+    "MAX_RUN_NAME",
     "MISSING_BITS",
     "PROTOCOL",
     "PROTOCOL_MIN",
@@ -34,7 +36,6 @@ __all__ = [
     "Device",
     "Event",
     "Field",
-    "Focus",
     "Gap",
     "Hello",
     "Histograms",
@@ -52,6 +53,7 @@ __all__ = [
     "decode_body",
     "decode_server",
     "encode",
+    "is_run_name",
     "make_block",
 ]
 
@@ -60,6 +62,8 @@ PROTOCOL_MIN = 1
 SUBPROTOCOL = "floatscope.v1"
 MAX_BLOCK_BYTES = 1 << 20
 MAX_IN_FLIGHT = 8
+MAX_RUN_NAME = 128
+"""Characters."""
 MISSING_BITS = 0x7FC00001
 """float32 payload of "not observed"; an observed NaN is 0x7FC00000."""
 
@@ -195,8 +199,13 @@ class Device(_Struct, frozen=True, kw_only=True):
 
 
 class Body(_Struct, frozen=True, kw_only=True):
-    """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step."""
+    """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step.
 
+    ``continued``: more of this body's last step follows in the next block of this writer. Only when it is false is
+    that step complete. A gap in place of that block, or a body of another step, ends it too: the rest is lost.
+    """
+
+    continued: bool = False
     first_step: int = 0
     steps: int = 0
     layers: tuple[Layer, ...] = ()
@@ -274,12 +283,6 @@ class Beat(_Struct, frozen=True, kw_only=True, tag="beat"):
     overhead_s: float = 0.0
 
 
-class Focus(_Struct, frozen=True, kw_only=True, tag="focus"):
-    """The server asks for every layer at every step for the next ``steps`` steps."""
-
-    steps: int
-
-
 class Bye(_Struct, frozen=True, kw_only=True, tag="bye"):
     seq: int
     reason: str
@@ -294,8 +297,19 @@ class Refused(_Struct, frozen=True, kw_only=True, tag="refused"):
     retryable: bool = False
 
 
+def is_run_name(name: str) -> bool:
+    """Whether ``name`` can stand in an address: 1 to 128 printable characters, no slash, no blank at an end."""
+    return (
+        0 < len(name) <= MAX_RUN_NAME
+        and name.isprintable()
+        and name == name.strip()
+        and not set(name) & {"/", "\\"}
+        and name not in {".", ".."}
+    )
+
+
 AgentMessage = Hello | Block | Gap | Beat | Bye
-ServerMessage = Welcome | Ack | Nack | Beat | Focus | Refused
+ServerMessage = Welcome | Ack | Nack | Beat | Refused
 
 _T = TypeVar("_T")
 

@@ -97,9 +97,8 @@ def conversation() -> dict[str, wire.AgentMessage | wire.ServerMessage]:
         ),
         "07-agent-beat": wire.Beat(step=140, queue_bytes=4096, dropped=39, overhead_s=0.125),
         "08-server-beat": wire.Beat(),
-        "09-server-focus": wire.Focus(steps=50),
-        "10-agent-bye": wire.Bye(seq=2, reason="finished"),
-        "11-server-refused": wire.Refused(code="protocol", message="too old", hint="upgrade", retryable=False),
+        "09-agent-bye": wire.Bye(seq=2, reason="finished"),
+        "10-server-refused": wire.Refused(code="protocol", message="too old", hint="upgrade", retryable=False),
     }
 
 

@@ -51,15 +51,24 @@ class Exchange(RuleBasedStateMachine):
             self.on_the_wire.append(data)
 
     @precondition(lambda self: self.on_the_wire)
-    @rule(refuse=st.booleans())
-    def deliver(self, refuse: bool) -> None:
+    @rule(refuse=st.sampled_from(["", "", "bad", "full", "noted"]))
+    def deliver(self, refuse: str) -> None:
         message = wire.decode_agent(self.on_the_wire.pop(0))
         assert isinstance(message, wire.Block | wire.Gap)
         if message.seq > self.last_seq + 1:
             self.answers.append(wire.Nack(seq=message.seq, code="hole", message="", expected=self.last_seq + 1))
+            if refuse == "full":  # A server without room refuses each batch by itself, holes or not.
+                self.answers[-1] = wire.Nack(seq=message.seq, code="full", message="", expected=message.seq)
         elif message.seq == self.last_seq + 1:
-            if refuse and isinstance(message, wire.Block):
-                self.answers.append(wire.Nack(seq=message.seq, code="bad", message="", expected=message.seq))
+            if refuse == "noted" and isinstance(message, wire.Block):
+                body = wire.decode_body(message)
+                self.kept.append(
+                    wire.Gap(seq=message.seq, first=body.first_step, last=body.first_step, count=1, reason="noted")
+                )
+                self.answers.append(wire.Nack(seq=message.seq, code="noted", message="", expected=message.seq + 1))
+                return
+            if refuse == "full" or (refuse == "bad" and isinstance(message, wire.Block)):
+                self.answers.append(wire.Nack(seq=message.seq, code=refuse, message="", expected=message.seq))
                 return
             self.kept.append(message)
         self.answers.append(wire.Ack(seq=self.last_seq, credit=0))
@@ -71,13 +80,24 @@ class Exchange(RuleBasedStateMachine):
         if isinstance(message, wire.Ack):
             self.outbox.acknowledge(message.seq)
             return
-        if message.code == "bad":
-            assert self.outbox.quarantine(message.seq, "refused_bad")
-        self.outbox.rewind(message.expected)
+        match message.code:
+            case "hole":
+                self.outbox.rewind(message.expected)
+            case "noted":
+                self.outbox.settle(message.seq, "refused_noted")
+            case "bad":
+                assert self.outbox.quarantine(message.seq, "refused_bad")
+                self.outbox.send_again()
+            case "full":
+                self.outbox.send_again()
 
     @rule()
     def reconnect(self) -> None:
         self.on_the_wire.clear()
+        # A note that does not arrive counts as an acknowledgement here, which is for the server's declaration to tell.
+        for message in self.answers:
+            if isinstance(message, wire.Nack) and message.code == "noted":
+                self.outbox.settle(message.seq, "refused_noted")
         self.answers.clear()
         self.outbox.rewind(self.last_seq + 1)
 
@@ -100,7 +120,7 @@ class Exchange(RuleBasedStateMachine):
         for _ in range(100):
             self.send(8)
             while self.on_the_wire:
-                self.deliver(refuse=False)
+                self.deliver(refuse="")
             while self.answers:
                 self.answer()
         assert self.outbox.empty()
@@ -117,6 +137,73 @@ class Exchange(RuleBasedStateMachine):
 
 Exchange.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestExchange = Exchange.TestCase
+
+
+def named(step: int, layer: wire.Layer) -> Batch:
+    body = wire.encode(wire.Body(first_step=step, steps=1, layers=(layer,)))
+    return Batch(first=step, last=step, records=1, body=body, crc=zlib.crc32(body), layers=(layer,))
+
+
+def messages_of(outbox: Outbox) -> list[wire.Block | wire.Gap]:
+    messages = []
+    while (data := outbox.next(max_in_flight=8, credit=1 << 20)) is not None:
+        message = wire.decode_agent(data)
+        assert isinstance(message, wire.Block | wire.Gap)
+        messages.append(message)
+    return messages
+
+
+HEAD = wire.Layer(index=4, name="head", module_type="Linear")
+
+
+def test_a_quarantined_batch_leaves_its_names_in_its_place() -> None:
+    outbox = Outbox(max_records=9, max_bytes=1 << 20)
+    outbox.append(named(0, HEAD))
+    outbox.append(batch(1))
+    assert [message.seq for message in messages_of(outbox)] == [1, 2]
+    assert outbox.quarantine(1, "refused_bad")
+    outbox.send_again()
+    names, numbers, gap = messages_of(outbox)
+    assert isinstance(names, wire.Block)
+    assert isinstance(numbers, wire.Block)
+    body = wire.decode_body(names)
+    assert (names.seq, body.layers, body.continued) == (1, (HEAD,), True)
+    assert (numbers.seq, wire.decode_body(numbers).first_step) == (2, 1)
+    assert gap == wire.Gap(seq=3, first=0, last=0, count=1, reason="refused_bad")
+    # Names that are refused as well would come for ever.
+    assert outbox.quarantine(1, "refused_bad")
+    outbox.send_again()
+    assert [type(message) for message in messages_of(outbox)] == [wire.Gap, wire.Block, wire.Gap]
+    assert outbox.counts().lost == {"refused_bad": 1}
+
+
+def test_a_batch_that_the_server_noted_as_lost_leaves_its_names_and_acknowledges_nothing() -> None:
+    outbox = Outbox(max_records=9, max_bytes=1 << 20)
+    outbox.append(batch(0))
+    outbox.append(named(1, HEAD))
+    messages_of(outbox)
+    outbox.settle(2, "refused_bad")
+    assert outbox.counts().acknowledged == 0
+    outbox.append(batch(2))
+    names, numbers = messages_of(outbox)
+    assert isinstance(names, wire.Block)
+    assert wire.decode_body(names) == wire.Body(continued=True, first_step=2, steps=1, layers=(HEAD,))
+    assert (names.seq, numbers.seq) == (3, 4)
+    outbox.acknowledge(1)
+    assert (outbox.counts().acknowledged, outbox.in_flight) == (1, 2)
+    outbox.acknowledge(4)
+    assert outbox.empty()
+
+
+def test_names_between_the_pieces_of_a_step_do_not_complete_it() -> None:
+    outbox = Outbox(max_records=9, max_bytes=1 << 20)
+    body = wire.encode(wire.Body(continued=True, first_step=3, steps=1))
+    outbox.append(Batch(first=3, last=3, records=0, body=body, crc=zlib.crc32(body), continued=True))
+    assert len(messages_of(outbox)) == 1
+    outbox.announce([HEAD])
+    [names] = messages_of(outbox)
+    assert isinstance(names, wire.Block)
+    assert wire.decode_body(names) == wire.Body(continued=True, first_step=3, steps=1, layers=(HEAD,))
 
 
 def test_losses_of_a_long_outage_take_constant_memory() -> None:
@@ -146,16 +233,11 @@ def test_server_ahead_of_us_is_followed() -> None:
 
 def test_names_survive_the_loss_of_their_numbers() -> None:
     outbox = Outbox(max_records=1, max_bytes=1 << 20)
-    layer = wire.Layer(index=4, name="head", module_type="Linear")
-    named = batch(0)
-    outbox.append(Batch(first=0, last=0, records=1, body=named.body, crc=named.crc, layers=(layer,)))
+    outbox.append(named(0, HEAD))
     outbox.append(batch(1))
-    messages = []
-    while (data := outbox.next(max_in_flight=8, credit=1 << 20)) is not None:
-        messages.append(wire.decode_agent(data))
-    gap, names, numbers = messages
+    gap, names, numbers = messages_of(outbox)
     assert isinstance(gap, wire.Gap)
     assert isinstance(names, wire.Block)
     assert isinstance(numbers, wire.Block)
-    assert wire.decode_body(names).layers == (layer,)
+    assert wire.decode_body(names).layers == (HEAD,)
     assert wire.decode_body(numbers).first_step == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -178,6 +179,17 @@ def test_a_step_larger_than_a_block_is_cut(step: MakeStep) -> None:
     assert [item.records for item in items] == [0] * (len(items) - 1) + [1]
     rows = np.concatenate([np.frombuffer(part.layers, "<u4") for body in bodies for part in body.summaries])
     assert np.array_equal(rows, np.arange(40_000))
+    assert [body.continued for body in bodies] == [True] * (len(bodies) - 1) + [False]
+
+
+def test_only_the_last_body_of_each_step_completes_it(step: MakeStep) -> None:
+    records = [step(n, rows=12_000, hist=True).record for n in range(3)] + [step(n).record for n in range(3, 6)]
+    bodies = bodies_of(list(pack(records, wire.MAX_BLOCK_BYTES)))
+    assert len(bodies) > 6
+    whole = [(body.first_step, body.steps) for body in bodies if not body.continued]
+    assert [first + steps - 1 for first, steps in whole] == [0, 1, 2, 5]
+    for body, following in itertools.pairwise(bodies):
+        assert not body.continued or (following.first_step, body.steps) == (body.first_step, 1)
 
 
 @pytest.mark.parametrize("what", ["layers", "events", "scalars"])
