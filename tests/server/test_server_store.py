@@ -166,7 +166,7 @@ def test_what_cannot_be_used_is_left_out_alone(store: Store, pen: MakePen, make:
             "field count of a wrong size",
             "unknown dtype '<f2'",
             "unknown field 'kurtosis'",
-            "summary without counts",
+            "summary without count",
             "layer indices of a wrong size",
             f"part of {1 << 40} steps; 1 to 65536 are allowed",
             "scalar name longer than 200 characters, empty or not printable",

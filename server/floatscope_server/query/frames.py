@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 from sqlalchemy import ColumnElement, select
 from sqlmodel import Session, col
 
+from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
-from floatscope_server.query.fields import Frame
 from floatscope_server.query.line import Stretch
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.replay import SUMMARIES
