@@ -9,11 +9,13 @@ from importlib import metadata
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from floatscope_server import health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
+from floatscope_server.database import StoreError
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
@@ -72,6 +74,8 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(UnknownRunError, _unknown_run)
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
     app.add_exception_handler(BadQueryError, _bad_query)
+    app.add_exception_handler(StoreError, _cannot_write)
+    app.add_exception_handler(OperationalError, _cannot_write)
     return app
 
 
@@ -101,3 +105,8 @@ async def _unknown_layer(_: Request, error: Exception) -> Response:
 
 async def _bad_query(_: Request, error: Exception) -> Response:
     return JSONText(error_body("invalid", str(error), "see /docs for what is allowed"), status_code=422)
+
+
+async def _cannot_write(_: Request, error: Exception) -> Response:
+    reason = str(error.orig if isinstance(error, OperationalError) else error)
+    return JSONText(error_body("store", reason, "see to the server's disk and its log"), status_code=503)

@@ -10,14 +10,13 @@ from sqlmodel import col, func, select
 from floatscope_server.models import Run
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Services, services_of
+from floatscope_server.store.lifecycle import STATES
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["server"])
 
 Running = Annotated[Services, Depends(services_of)]
-
-STATES = ("live", "stalled", "finished", "failed", "lost")
 
 
 @router.get("/healthz")

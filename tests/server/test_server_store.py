@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import queue
+import threading
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,8 +16,10 @@ from sqlalchemy import text
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, Gap, LayerRow, Run, WalFrame, Writer
+from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, WalFrame, Writer
 from floatscope_server.observation import Observation
+from floatscope_server.query.series import scalar_figures, scalar_series
+from floatscope_server.query.show import show
 from floatscope_server.store import Store
 
 if TYPE_CHECKING:
@@ -162,7 +168,7 @@ def test_what_cannot_be_used_is_left_out_alone(store: Store, pen: MakePen, make:
             "field count of a wrong size",
             "unknown dtype '<f2'",
             "unknown field 'kurtosis'",
-            "summary without counts",
+            "summary without count",
             "layer indices of a wrong size",
             f"part of {1 << 40} steps; 1 to 65536 are allowed",
             "scalar name longer than 200 characters, empty or not printable",
@@ -284,6 +290,82 @@ def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> No
     assert _gaps(store) == {}
 
 
+def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store)
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+
+    def execute(statement: str) -> None:
+        store.write(lambda session: session.execute(text(statement)))
+
+    def send(seqs: range) -> list[wire.ServerMessage]:
+        body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
+        for seq in seqs:
+            store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
+        return [one.answers.get(timeout=20) for _ in seqs]
+
+    # Every commit fails as on a broken disk, with an OperationalError.
+    execute("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+    # As an agent does: the second half of the window is on its way before the first is refused.
+    refused = [*send(range(2, 6)), *send(range(6, 10))]
+    assert store.counters.failed_commits >= 2
+    assert {answer.expected for answer in refused if isinstance(answer, wire.Nack)} == {2}
+    assert len(refused) == 8
+    execute("DROP TRIGGER broken")
+    assert [type(answer) for answer in send(range(2, 10))] == [wire.Ack] * 8
+    assert _frames(store) == 8
+
+
+def test_when_the_writer_ends_nobody_waits_for_it(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    asked, held = threading.Event(), threading.Event()
+
+    def die(_: Observation) -> None:
+        asked.set()
+        assert held.wait(20)
+        raise SystemExit
+
+    store.observers.append(die)
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert asked.wait(20)
+    job = threading.Thread(target=lambda: outcomes.append(_raised(lambda: store.write(lambda _: None))), daemon=True)
+    outcomes: list[str] = []
+    job.start()
+    store.submit(one.writer, wire.make_block(2, wire.Body()), one.answers.put)
+    wait_until = time.monotonic() + 20
+    while len(store._queue) < 2:
+        assert time.monotonic() < wait_until
+    held.set()
+    answer = one.answers.get(timeout=20)
+    assert isinstance(answer, wire.Nack)
+    assert (answer.retryable, answer.expected) == (True, 2)
+    job.join(20)
+    assert outcomes == ["StoreError"]
+    assert _raised(lambda: store.write(lambda _: None)) == "StoreError"
+    assert not store.writing
+
+
+def _raised(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - its name is what is asked
+        return type(error).__name__
+    return ""
+
+
+def test_a_message_that_cannot_even_be_given_up_stops_nobody(
+    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = pen(store)
+    answers: queue.Queue[wire.ServerMessage] = queue.Queue()
+    store.submit("f" * 32, wire.make_block(1, wire.Body()), answers.put)  # a writer that never said hello
+    answer = answers.get(timeout=20)
+    assert isinstance(answer, wire.Nack)
+    assert answer.retryable
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert store.writing
+    assert "could not be stored" in caplog.text
+
+
 def test_write_runs_in_one_transaction_and_passes_on_what_is_raised(store: Store) -> None:
     def broken(session: Session) -> None:
         session.execute(text("INSERT INTO meta VALUES ('a', 'b')"))
@@ -394,3 +476,61 @@ def test_silence_while_the_server_was_down_is_not_held_against_the_agents(
     again = open_store()
     again.tick()
     assert _run(again).state == "live"
+
+
+def test_of_a_step_that_comes_twice_the_later_stands_whatever_the_clock_says(
+    store: Store, pen: MakePen, make: Make, clock: Clock
+) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    clock.now -= 3600
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [2.0]),)))
+    run = _run(store)
+    with store.read() as session:
+        (series,) = scalar_series(session, run, names=None, first=None, last=None, points=10)
+        assert scalar_figures(session, run.id or 0)["loss"]["last"] == 2.0
+    assert series.values.tolist() == [2.0]
+    assert [o.seq for o in store.replay(run.id or 0, 1, last_steps=10)] == [1, 2]
+
+
+def test_what_the_agent_lost_and_what_the_server_left_out_are_counted_apart(
+    store: Store, pen: MakePen, make: Make
+) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    one.deliver(wire.Body(summaries=(make.summaries("moment", 0, [[1.0]]),)))
+    one.ask(wire.Beat(dropped=7))
+    one.seq += 1
+    one.ask(wire.Gap(seq=one.seq, first=0, last=6, count=7, reason="queue_full"))
+    with store.read() as session:
+        writer = session.exec(select(Writer)).one()
+        shown = show(session, _run(store))
+    assert (writer.dropped, writer.declared, writer.left_out) == (7, 7, 1)
+    assert shown["overhead"] == {"seconds": 0.0, "dropped": 7, "left_out": 1}
+
+
+def test_numbers_that_json_lacks_are_taken_in_events_too(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    event = wire.Event(step=0, kind="scale_changed", detail={"from": math.inf, "to": math.nan})
+    assert isinstance(one.deliver(wire.Body(events=(event,))), wire.Ack)
+    with store.read() as session:
+        detail = session.exec(select(StepEvent.detail)).one()
+    assert detail == {"from": "Infinity", "to": "NaN"}
+
+
+def test_a_failed_commit_makes_no_stalled_run_live(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    for _ in range(10):
+        clock.now += 10
+        one.ask(wire.Beat())
+    assert _run(store).state == "stalled"
+    store.write(
+        lambda session: session.execute(
+            text("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+        )
+    )
+    one.ask(wire.Beat())
+    assert store.counters.failed_commits == 1
+    store.write(lambda session: session.execute(text("DROP TRIGGER broken")))
+    one.ask(wire.Beat())
+    assert _run(store).state == "stalled"
