@@ -216,6 +216,9 @@ class Scope:
         self._closed = True
         atexit.unregister(self._at_exit)
         _retired.extend(self._removals)
+        # Nothing is to be read from a model that is half gone.
+        self._weights_read = True
+        self._coverage_due = sys.maxsize
         with _closing:
             threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
 
