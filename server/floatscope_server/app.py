@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib import metadata
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
+import floatscope
 from floatscope_server import health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
@@ -58,7 +58,7 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
         title="Floatscope",
         description="Numeric-health telemetry of training runs. In JSON a NaN or infinity is a string, and what was "
         "not observed is null.",
-        version=metadata.version("floatscope"),
+        version=floatscope.__version__,
         lifespan=lifespan,
         dependencies=[Depends(authorize)],
         docs_url=None,

@@ -13,8 +13,9 @@ from floatscope import wire
 __all__ = ["Record", "has_reward_keys", "has_sound_loss", "record_of", "scalars_by_step"]
 
 _LOSS = ("loss", "lm loss", "train/loss", "train_loss")
-_GRAD_NORM = ("grad_norm", "grad norm", "train/grad_norm")
-_LOSS_SCALE = ("loss_scale", "loss scale")
+# Where a user logs a series of a name that the agent has too, the agent's is called floatscope/NAME.
+_GRAD_NORM = ("floatscope/grad_norm", "grad_norm", "grad norm", "train/grad_norm")
+_LOSS_SCALE = ("floatscope/loss_scale", "loss_scale", "loss scale")
 _EVAL_LOSS = ("eval_loss", "eval/loss", "validation lm loss", "val_loss")
 _REWARD_PARTS = ("reward", "advantage")
 _REWARD_NAMES = frozenset({"kl", "approx_kl", "objective/kl", "policy/approxkl_avg", "zero_std_ratio"})

@@ -215,3 +215,8 @@ def test_a_negative_loss_is_judged_by_its_own_spread(judge: Judge) -> None:
     assert judge(_series("loss", [*usual, -1.8])) == []
     ((step, kind, severity, _),) = judge(_series("loss", [*usual, -0.9]))
     assert (step, kind, severity) == (12, "loss_spike", "warning")
+
+
+def test_the_norm_that_the_agent_measured_counts_before_a_users_own(judge: Judge) -> None:
+    ours = {step: {"floatscope/grad_norm": 1.0, "grad_norm": 1.0 if step < 30 else 50.0} for step in range(40)}
+    assert judge(ours) == []
