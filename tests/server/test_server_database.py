@@ -16,6 +16,8 @@ from sqlmodel import SQLModel
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
 
 
 def test_the_migrated_schema_is_that_of_the_models(tmp_path: Path) -> None:
@@ -110,3 +112,23 @@ def test_names_with_odd_characters_are_paths_not_options(tmp_path: Path) -> None
 def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
     # ON CONFLICT DO UPDATE and read-only WAL readers.
     assert sqlite3.sqlite_version_info >= (3, 24, 0)
+
+
+def test_the_store_is_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "data"
+    before = os.umask(0o022)
+    try:
+        store = Store(Settings(data=folder))
+        store.start()
+        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+        store.stop()
+        # What was readable before is closed at the next start.
+        (folder / "floatscope.db").chmod(0o644)
+        store.start()
+        store.stop()
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {"floatscope.db", "floatscope.db-wal", "floatscope.db-shm"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert (folder / "floatscope.db").stat().st_mode & 0o777 == 0o600

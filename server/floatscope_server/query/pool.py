@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from floatscope_server.jsontext import is_missing
 from floatscope_server.query.fields import MISSING
 
 __all__ = ["cell_size", "merge_worst", "pool_columns"]
@@ -38,15 +37,8 @@ def pool_columns(plane: Plane, cell: int, worst: str) -> Plane:
 
 
 def _reduce(stack: Plane, worst: str) -> Plane:
-    """Over the first axis: an observed NaN stays when the worst is the largest, and loses when it is the smallest."""
-    nans = np.isnan(stack)
+    """Over the first axis; what was not observed gives way to what was."""
     pooled: Plane = (np.fmin if worst == "min" else np.fmax).reduce(stack, axis=0)
-    if not nans.any():
-        return pooled
-    missing = is_missing(stack) & nans
-    pooled = np.where(missing.all(axis=0), MISSING, pooled)
-    observed = nans & ~missing
-    if observed.any():
-        sticky = observed.any(axis=0) if worst == "max" else observed.any(axis=0) & nans.all(axis=0)
-        pooled = np.where(sticky, np.float32(np.nan), pooled)
-    return pooled.astype(np.float32)
+    # fmin and fmax may give either of two NaNs: there is one, and it means "not observed".
+    pooled[np.isnan(pooled)] = MISSING
+    return pooled
