@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from floatscope_server.query.fields import METRICS, MISSING, Frame
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.heatmap import HeatMap, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
-from floatscope_server.query.pool import cell_size, merge_worst, pool_columns
+from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.store import Store
@@ -71,10 +73,12 @@ def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
     pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, np.nan, MISSING], np.float32)
     for cell in (1, 2, 8):
         plane = pool[rng.integers(0, len(pool), (29, 7))]
-        pooled = pool_columns(plane, cell, worst)
-        assert pooled.shape == (-(-29 // cell), 7)
-        for column, row in np.ndindex(pooled.shape):
-            assert _same(pooled[column, row], _pool_slowly(plane[column * cell : (column + 1) * cell, row], worst))
+        gaps = np.sort(rng.choice(200, 29, replace=False))
+        for steps in (np.arange(29), gaps, 10**12 + gaps):
+            cells, pooled = pool_steps(plane, steps // cell, worst)
+            assert cells.tolist() == sorted(set((steps // cell).tolist()))
+            for (column, at), row in itertools.product(enumerate(cells), range(7)):
+                assert _same(pooled[column, row], _pool_slowly(plane[steps // cell == at, row], worst))
     a, b = pool[rng.integers(0, len(pool), (2, 50, 4))]
     merged = merge_worst(a, b, worst)
     for at in np.ndindex(merged.shape):
@@ -183,6 +187,37 @@ def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakeP
             )
         )
     assert _heat(store).values.tolist() == [[1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("jump", [10**6, 10**9, 10**12])
+def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make, jump: int) -> None:
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
+    rng = np.random.default_rng(3)
+    data = rng.lognormal(size=(3, 4, 100)).astype(np.float32)
+    for first, plane in zip((0, 2, jump), data, strict=True):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", first, plane),)))
+    tracemalloc.start()
+    heat = _heat(store)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    assert len(heat.columns) <= 600
+    assert heat.values[:, 0] == pytest.approx(np.concatenate((data[0, :2], data[1])).max(axis=0))
+    assert heat.values[:, -1] == pytest.approx(data[2].max(axis=0))
+    assert is_missing(heat.values[:, 1:-1]).all()
+
+
+def test_many_layers_get_fewer_columns(store: Store, pen: MakePen, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatscope_server.query.heatmap._MOST_CELLS", 1000)
+    monkeypatch.setattr("floatscope_server.query.heatmap._WINDOW_CELLS", 700)
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
+    data = np.random.default_rng(4).lognormal(size=(50, 100)).astype(np.float32)
+    for first in range(0, 50, 10):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", first, data[first : first + 10]),)))
+    heat = _heat(store)
+    assert (heat.cell, heat.values.shape) == (8, (100, 7))
+    for column in range(7):
+        assert heat.values[:, column] == pytest.approx(data[8 * column : 8 * column + 8].max(axis=0))
 
 
 def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: MakePen, make: Make) -> None:

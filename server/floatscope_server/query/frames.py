@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sqlalchemy import ColumnElement, select
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import ColumnElement, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import WalFrame
@@ -17,7 +19,7 @@ from floatscope_server.query.line import Stretch
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.replay import SUMMARIES
 
-__all__ = ["FrameCache", "StoredFrame", "stored_frames", "summary_frames"]
+__all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames"]
 
 _T = TypeVar("_T")
 _BATCH = 256
@@ -92,18 +94,49 @@ def stored_frames(
         yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
 
 
+def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The steps of ``stretch`` that any summary of ``stream`` has, ascending, at most ``most`` at a time."""
+    start = stretch.first
+    while start <= stretch.last:
+        rest = Stretch(attempt=stretch.attempt, first=start, last=stretch.last)
+        frames = session.execute(
+            select(col(WalFrame.first), func.max(WalFrame.n).label("n"))
+            .where(*_touching(stream, rest, longest=MAX_STEPS))
+            .group_by(col(WalFrame.first))
+            .order_by(col(WalFrame.first))
+            .execution_options(yield_per=_BATCH)
+        )
+        pieces: list[npt.NDArray[np.int64]] = []
+        room, end = most, start
+        for first, n in frames:
+            low, high = max(first, end), min(first + n, stretch.last + 1, max(first, end) + room)
+            if high > low:
+                pieces.append(np.arange(low, high))
+                room, end = room - (high - low), high
+            if not room:
+                break
+        frames.close()
+        if not pieces:
+            return
+        yield np.concatenate(pieces)
+        start = end
+
+
 def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
-    """Like ``stored_frames`` for summaries, through ``cache``."""
+    """Like ``stored_frames`` for summaries, through ``cache``, and rank by rank."""
     condition = _touching(stream, stretch, longest=MAX_STEPS)
-    keys = session.execute(select(*_KEY, col(WalFrame.n)).where(*condition).order_by(*_ORDER)).all()
+    keys = session.execute(select(*_KEY, col(WalFrame.n)).where(*condition).order_by(col(WalFrame.rank), *_ORDER)).all()
     for start in range(0, len(keys), _BATCH):
         part = keys[start : start + _BATCH]
         frames: list[Frame | None] = [cache.get(tuple(row[:7])) for row in part]
         if None in frames:
-            firsts = [row.first for row, frame in zip(part, frames, strict=True) if frame is None]
+            absent = [row for row, frame in zip(part, frames, strict=True) if frame is None]
+            firsts = [row.first for row in absent]
             fetched = session.execute(
                 select(*_KEY, col(WalFrame.data)).where(
-                    *condition, col(WalFrame.first).between(min(firsts), max(firsts))
+                    *condition,
+                    col(WalFrame.first).between(min(firsts), max(firsts)),
+                    col(WalFrame.rank).between(absent[0].rank, absent[-1].rank),
                 )
             )
             decoded = {}
