@@ -10,6 +10,7 @@ from importlib import metadata
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from floatscope_server import health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
@@ -72,6 +73,7 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(UnknownRunError, _unknown_run)
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
     app.add_exception_handler(BadQueryError, _bad_query)
+    app.add_exception_handler(ClientDisconnect, _gone)
     return app
 
 
@@ -87,6 +89,11 @@ async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in error.errors())
     return JSONText(error_body("invalid", problems[:1000], "see /docs for what is allowed"), status_code=422)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """Who left before the end of its request reads no answer; 499 is what proxies log for it."""
+    return Response(status_code=499)
 
 
 async def _unknown_run(_: Request, error: Exception) -> Response:
