@@ -9,6 +9,7 @@ from importlib import metadata
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -18,7 +19,7 @@ from floatscope_server.auth import unclassified
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
-from floatscope_server.responses import JSONText, error_body
+from floatscope_server.responses import JSONText, busy, error_body
 from floatscope_server.security import SecurityMiddleware, authorize
 from floatscope_server.services import Services
 from floatscope_server.settings import Settings
@@ -74,6 +75,7 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
     app.add_exception_handler(BadQueryError, _bad_query)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(PoolTimeoutError, _busy)
     return app
 
 
@@ -89,6 +91,10 @@ async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in error.errors())
     return JSONText(error_body("invalid", problems[:1000], "see /docs for what is allowed"), status_code=422)
+
+
+async def _busy(request: Request, _: Exception) -> Response:
+    return await _http_error(request, busy())
 
 
 async def _gone(_: Request, __: Exception) -> Response:

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _WAL_RESET_BUG = ((3, 7, 0), (3, 51, 2))
 _READERS = 8
+_READER_WAIT_S = 5.0
 
 
 class StoreError(Exception):
@@ -161,6 +162,7 @@ class Reader:
             poolclass=QueuePool,
             pool_size=_READERS,
             max_overflow=0,
+            pool_timeout=_READER_WAIT_S,
         )
         event.listen(self._engine, "begin", _begin_deferred)
 

@@ -34,8 +34,8 @@ _HEADERS = {
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def authorize(connection: HTTPConnection) -> None:
-    """Dependency of every route: the request must have the scope that ``ROUTES`` names for it."""
+async def authorize(connection: HTTPConnection) -> None:
+    """Dependency of every route: the request must have the scope that ``ROUTES`` names for it. It asks memory only."""
     if connection.scope["type"] != "http":
         return  # sockets are admitted by ``admit_socket``, which can refuse before the upgrade
     assert isinstance(connection, Request)

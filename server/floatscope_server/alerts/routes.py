@@ -124,7 +124,7 @@ class _Services(Protocol):
     settings: Settings
 
 
-def _services(request: Request) -> _Services:
+async def _services(request: Request) -> _Services:
     services: _Services = request.app.state.services
     return services
 
