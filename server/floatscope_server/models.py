@@ -70,7 +70,7 @@ class Attempt(SQLModel, table=True):
 class Writer(SQLModel, table=True):
     """One agent process. ``last_seq`` moves in the transaction that stores the data: it makes a retry harmless.
 
-    ``layer_map`` holds int32: the run's layer index for each of the writer's, -1 where it has not named one.
+    ``layer_map`` is ``store.layermap.LayerMap`` as bytes.
     """
 
     __tablename__ = "writer"

@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.dialects.sqlite import insert as upsert
-from sqlmodel import Session, col
+from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.database import utc
 from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, Stream, StreamState, WalFrame, Writer
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, operands_json
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
@@ -154,7 +155,7 @@ class Batch:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
         named = self._layers(run, writer, body.layers)
-        checked = check_body(body, writer.layer_map)
+        checked = check_body(body, self._map_of(writer))
         body = msgspec.structs.replace(checked.body, layers=named)
         writer.last_seq = block.seq
         last = body.first_step + body.steps - 1
@@ -184,17 +185,27 @@ class Batch:
         """Take in the layer table of a hello."""
         self._layers(run, writer, layers)
 
+    def _map_of(self, writer: KnownWriter) -> LayerMap:
+        if writer.layer_map is None:
+            stored = self._session.exec(select(Writer.layer_map).where(Writer.id == writer.id)).one()
+            writer.layer_map = LayerMap.of(stored)
+        return writer.layer_map
+
     def _layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> tuple[wire.Layer, ...]:
         """Give new layers the run's numbers; returns those that are new or changed, renumbered."""
         if not layers:
             return ()
+        most = self._settings.max_layers
         table = dict(run.layers)
         changed: list[wire.Layer] = []
-        layer_map = writer.layer_map
+        known = self._map_of(writer)
+        numbers: dict[int, int] = {}
         for layer in layers:
             reason = acceptable_layer(layer)
-            if reason is None and layer.name not in run.names and len(table) >= self._settings.max_layers:
-                reason = f"more than {self._settings.max_layers} layers in one run"
+            if reason is None and layer.name not in run.names and len(table) >= most:
+                reason = f"more than {most} layers in one run"
+            if reason is None and layer.index not in numbers and len(known) + len(numbers) >= 2 * most:
+                reason = f"more than {2 * most} layer numbers from one agent"
             if reason is not None:
                 step = max(writer.last_step, 0)
                 self._left_out(run, writer, step, step, reason, 1)
@@ -204,16 +215,11 @@ class Batch:
             if table.get(index) != ours:
                 table[index] = ours
                 changed.append(ours)
-            if layer.index >= len(layer_map):
-                grown = np.full(max(layer.index + 1, 2 * len(layer_map)), -1, np.int32)
-                grown[: len(layer_map)] = layer_map
-                layer_map = grown
-            elif not layer_map.flags.writeable:
-                layer_map = layer_map.copy()
-            if layer_map[layer.index] != index:
-                layer_map[layer.index] = index
-                self._mapped.add(writer.id)
-        writer.layer_map = layer_map
+            numbers[layer.index] = index
+        layer_map = known.named(numbers)
+        if layer_map is not known:
+            writer.layer_map = layer_map
+            self._mapped.add(writer.id)
         if changed:
             run.layers = MappingProxyType(table)
             self.relayered.add(run.name)
@@ -345,7 +351,7 @@ class Batch:
             "bye": writer.bye,
         }
         if writer.id in self._mapped:
-            values["layer_map"] = writer.layer_map.astype("<i4").tobytes()
+            values["layer_map"] = self._map_of(writer).stored()
         self._connection.execute(update(Writer).where(col(Writer.id) == writer.id).values(**values))
 
     def judge(self, run: KnownRun) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
 from sqlalchemy import func, update
 from sqlmodel import Session, col, select
 
@@ -16,6 +15,7 @@ from floatscope_server.models import Attempt, Run, Writer
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
+from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
 from floatscope_server.store.parts import MAX_RUN_NAME, NANOSECONDS, is_run_name
 
@@ -172,5 +172,5 @@ def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello
         last_seq=0,
         last_step=-1,
         seen_at=now,
-        layer_map=np.empty(0, np.int32),
+        layer_map=LayerMap.empty(),
     )

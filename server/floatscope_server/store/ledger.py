@@ -8,13 +8,13 @@ from datetime import datetime
 from types import MappingProxyType
 
 import msgspec
-import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.models import Attempt, LayerRow, Run, Stream, Writer
 from floatscope_server.store.glance import Glance
-from floatscope_server.store.parts import Map
+from floatscope_server.store.layermap import LayerMap
+from floatscope_server.store.lifecycle import ENDED
 
 __all__ = ["KnownRun", "KnownWriter", "Ledger", "layer_of", "operands_json"]
 
@@ -33,7 +33,8 @@ class KnownWriter:
     last_seq: int
     last_step: int
     seen_at: float
-    layer_map: Map
+    layer_map: LayerMap | None = None
+    """None until it is needed: it is loaded then."""
     bye: str | None = None
     dropped: int = 0
     queue_bytes: int = 0
@@ -139,6 +140,18 @@ class Ledger:
         run.writers[writer.id] = writer
         self._of_writer[writer.id] = run
 
+    def forget_silent(self, since: float) -> None:
+        """Forget ended runs, and the layer maps of writers, that have been silent ``since`` then."""
+        for run in list(self.runs.values()):
+            if run.state in ENDED and all(writer.seen_at < since for writer in run.writers.values()):
+                del self.runs[run.name]
+                for identity in run.writers:
+                    del self._of_writer[identity]
+                continue
+            for writer in run.writers.values():
+                if writer.seen_at < since:
+                    writer.layer_map = None
+
     def _load(self, session: Session, row: Run) -> None:
         assert row.id is not None
         layers = {
@@ -180,7 +193,6 @@ def _writer_of(row: Writer) -> KnownWriter:
         last_seq=row.last_seq,
         last_step=row.last_step,
         seen_at=seen.timestamp(),
-        layer_map=np.frombuffer(row.layer_map, "<i4"),
         bye=row.bye,
         dropped=row.dropped,
         queue_bytes=row.queue_bytes,

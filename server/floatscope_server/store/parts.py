@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from floatscope import wire
+from floatscope_server.store.layermap import LayerMap
 
 __all__ = ["FIELD_DTYPES", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "is_run_name"]
 
@@ -47,8 +48,6 @@ HISTOGRAM_BINS = 512
 NANOSECONDS = 1_000_000_000
 
 _P = TypeVar("_P")
-
-Map = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ def acceptable_layer(layer: wire.Layer) -> str | None:
     return None
 
 
-def check_body(body: wire.Body, layer_map: Map) -> Checked:
+def check_body(body: wire.Body, layer_map: LayerMap) -> Checked:
     """``body`` without what cannot be used and with the run's layer indices; ``body.layers`` is left as it is."""
     dropped: Counter[str] = Counter()
     summaries = tuple(_kept(body.summaries, dropped, lambda part: _summaries(part, layer_map, dropped)))
@@ -144,21 +143,18 @@ def _span(first: int, steps: int) -> str | None:
     return None
 
 
-def _renumber(layers: bytes, layer_map: Map) -> npt.NDArray[np.int32] | str:
+def _renumber(layers: bytes, layer_map: LayerMap) -> npt.NDArray[np.int32] | str:
     """The run's indices, -1 where the agent never named the layer."""
     if not layers or len(layers) % 4:
         return "layer indices of a wrong size"
     theirs = np.frombuffer(layers, "<u4")
-    if not len(layer_map):
-        return np.full(len(theirs), -1, np.int32)
-    ours = layer_map[np.minimum(theirs, len(layer_map) - 1)]
-    return np.where(theirs < len(layer_map), ours, np.int32(-1))
+    return layer_map[theirs]
 
 
 _UNNAMED = "summary of a layer that was never named"
 
 
-def _summaries(part: wire.Summaries, layer_map: Map, dropped: Counter[str]) -> wire.Summaries | str:
+def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str]) -> wire.Summaries | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps):
@@ -195,7 +191,7 @@ def _columns(field: wire.Field, steps: int, keep: npt.NDArray[np.bool_]) -> wire
     return msgspec.structs.replace(field, data=data.tobytes())
 
 
-def _histograms(part: wire.Histograms, layer_map: Map, dropped: Counter[str]) -> wire.Histograms | str:
+def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str]) -> wire.Histograms | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps):

@@ -254,6 +254,7 @@ class Store:
             self._announce(changed, set())
 
     def _tick_in(self, session: Session) -> set[str]:
+        self._ledger.forget_silent(self._clock() - self.settings.lost_after_s)
         running = session.exec(select(Run.name).where(col(Run.state).not_in(ENDED))).all()
         batch = self._batch(session)
         before: dict[str, str] = {}
