@@ -1,7 +1,8 @@
 """Wire protocol v1: the messages between agent and server, and the only module both sides share.
 
 Messages are msgpack, one tagged Struct each. Numbers travel as raw little-endian blocks (``Field.data``), so NaN
-payloads and infinities survive. Everything that happened in one optimizer step on one rank travels in one ``Body``.
+payloads and infinities survive. What happened in one optimizer step on one rank travels in one ``Body`` or, when it is
+too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``.
 
 A batch is ``(writer, seq)`` with ``seq`` gapless from 1: ``Block`` and ``Gap`` consume one each. The server keeps the
 last ``seq`` per writer in the transaction that stores the data, acknowledges what it has already, and answers a hole
@@ -195,8 +196,13 @@ class Device(_Struct, frozen=True, kw_only=True):
 
 
 class Body(_Struct, frozen=True, kw_only=True):
-    """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step."""
+    """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step.
 
+    ``continued``: more of this body's last step follows in the next block of this writer. Only when it is false is
+    that step complete.
+    """
+
+    continued: bool = False
     first_step: int = 0
     steps: int = 0
     layers: tuple[Layer, ...] = ()

@@ -9,6 +9,7 @@ from importlib import metadata
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from floatscope_server import health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
+from floatscope_server.database import StoreError
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
@@ -76,6 +78,8 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(BadQueryError, _bad_query)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(PoolTimeoutError, _busy)
+    app.add_exception_handler(StoreError, _cannot_write)
+    app.add_exception_handler(OperationalError, _cannot_write)
     return app
 
 
@@ -114,3 +118,8 @@ async def _unknown_layer(_: Request, error: Exception) -> Response:
 
 async def _bad_query(_: Request, error: Exception) -> Response:
     return JSONText(error_body("invalid", str(error), "see /docs for what is allowed"), status_code=422)
+
+
+async def _cannot_write(_: Request, error: Exception) -> Response:
+    reason = str(error.orig if isinstance(error, OperationalError) else error)
+    return JSONText(error_body("store", reason, "see to the server's disk and its log"), status_code=503)

@@ -14,10 +14,11 @@ import numpy as np
 
 from floatscope import wire
 from floatscope_server.blocks import pack
+from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json, plain
 from floatscope_server.observation import Observation
-from floatscope_server.query.fields import METRICS, Frame
-from floatscope_server.query.heatmap import layer_formats, log2_limits
+from floatscope_server.query.fields import METRICS
+from floatscope_server.query.heatmap import log2_limits
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -245,11 +246,7 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
         frame = Frame.of(summary)
         rows = frame.layers.tolist()
         shown = [layers[index] for index in rows]
-        executed = layer_formats(shown, heat.kind, "auto")
-        chosen = layer_formats(shown, heat.kind, heat.format)
-        if metric.executed:
-            chosen = {index: name if executed[index] == name else None for index, name in chosen.items()}
-        limits = log2_limits(chosen, max(rows) + 1)
+        limits = log2_limits(shown, heat.kind, heat.format, metric)
         plane = metric.plane(frame, limits[frame.layers])
         if joined and joined[-1][1] == rows and joined[-1][0] + sum(map(len, joined[-1][2])) == frame.first_step:
             joined[-1][2].append(plane)

@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,14 +15,18 @@ import pytest
 from floatscope import wire
 from floatscope._formats import formats
 from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.frame import Frame
 from floatscope_server.jsontext import is_missing, values_of
-from floatscope_server.query.fields import METRICS, MISSING, Frame
+from floatscope_server.query.fields import METRICS, MISSING
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.heatmap import HeatMap, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
+from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
+from floatscope_server.rules.limits import Limits, judge
+from floatscope_server.rules.tensors import Block, LayerTable
 from floatscope_server.store import Store
 
 if TYPE_CHECKING:
@@ -233,9 +238,9 @@ def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: Make
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[2.0, 2.0, 2.0]], scale=4.0, under=under),)))
     heat = _heat(store, metric="headroom")
     assert heat.meta()["layers"] == [
-        {"index": 0, "name": "half", "format": "fp16", "order": 0},
-        {"index": 1, "name": "eight", "format": "e4m3fn", "order": 1},
-        {"index": 2, "name": "?", "format": None, "order": 2},
+        {"index": 0, "name": "half", "format": "fp16", "scaling": "none", "order": 0},
+        {"index": 1, "name": "eight", "format": "e4m3fn", "scaling": "none", "order": 1},
+        {"index": 2, "name": "?", "format": None, "scaling": None, "order": 2},
     ]
     bits = [math.log2(65504 / 8), math.log2(448 / 8)]
     assert heat.values[:2, 0].tolist() == pytest.approx(bits, abs=1e-5)
@@ -246,6 +251,54 @@ def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: Make
     assert values_of(_heat(store, metric="underflow").values) == [[0.25], [0.25], [None]]
     # Counted in the executed format only: what it would be in another is not made up.
     assert values_of(_heat(store, metric="underflow", chosen="fp16").values) == [[0.25], [None], [None]]
+
+
+def _layer(index: int, name: str, scaling: str) -> wire.Layer:
+    operand = wire.Operand(kind="grad", format="fp16", scaling=scaling)
+    return wire.Layer(index=index, name=name, module_type="Linear", order=index, operands=(operand,))
+
+
+def test_a_limit_that_is_reached_by_design_is_no_worst_headroom(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[_layer(i, name, name) for i, name in enumerate(("loss", "dynamic", "delayed"))])
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[60000.0, 65504.0, 2.0]]),)))
+    with store.read() as session:
+        (item,) = run_list(session)
+    bits = pytest.approx(math.log2(65504 / 2))
+    assert item["worst"] == {"headroom": bits, "layer": "delayed", "kind": "grad", "step": 0}
+    loss, dynamic, delayed = _heat(store, metric="headroom").values[:, 0]
+    assert (loss, delayed) == (pytest.approx(math.log2(65504 / 60000), abs=1e-6), bits)
+    assert is_missing(np.array([dynamic])).all()
+    assert [row["scaling"] for row in _heat(store).content()["layers"]] == ["loss", "dynamic", "delayed"]  # type: ignore[attr-defined]
+    # Against another format than its own a current scale says something again.
+    assert _heat(store, metric="headroom", chosen="e5m2").values[1, 0] < 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0, math.nan, math.inf, 2.0**-20])
+@pytest.mark.parametrize("amax", [0.0, 3.0, 65504.0])
+def test_rules_and_heat_map_measure_the_same_headroom(
+    store: Store, pen: MakePen, make: Make, scale: float, amax: float
+) -> None:
+    layers = {0: _layer(0, "a", "delayed")}
+    part = make.summaries("grad", 0, [[amax]], scale=scale)
+    pen(store, layers=[layers[0]]).deliver(wire.Body(summaries=(part,)))
+    shown = _heat(store, metric="headroom").values
+    rows = Block(part).rows(0)
+    assert rows is not None
+    judged = judge(Limits(), LayerTable(layers).operands("grad"), rows, np.zeros(1, np.bool_)).headroom
+    assert np.array_equal(shown[0], judged.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["count", "zeros", "nans", "infs", "absmax"])
+def test_a_summary_short_of_a_field_is_left_out_and_breaks_nothing(
+    server: Running, agent: MakeAgent, make: Make, name: str
+) -> None:
+    one = agent(layers=[make.layer(0, "a", ("grad", "fp16"))])
+    whole = make.summaries("grad", 0, [[1.0]])
+    short = msgspec.structs.replace(whole, fields=tuple(f for f in whole.fields if f.name != name))
+    one.deliver(wire.Body(summaries=(short,), events=(wire.Event(step=0, kind="skipped"),)))
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 1, [[1.0]]),)))
+    assert [gap["reason"] for gap in server.json("/api/v1/runs/run")["gaps"]] == [f"summary without {name}"]
+    assert server.json("/api/v1/runs/run/heatmap")["columns"] == [0, 1]
 
 
 def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make) -> None:

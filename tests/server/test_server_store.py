@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import queue
+import threading
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,7 +166,7 @@ def test_what_cannot_be_used_is_left_out_alone(store: Store, pen: MakePen, make:
             "field count of a wrong size",
             "unknown dtype '<f2'",
             "unknown field 'kurtosis'",
-            "summary without counts",
+            "summary without count",
             "layer indices of a wrong size",
             f"part of {1 << 40} steps; 1 to 65536 are allowed",
             "scalar name longer than 200 characters, empty or not printable",
@@ -282,6 +286,82 @@ def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> No
     assert store.writing
     assert _frames(store) == 1
     assert _gaps(store) == {}
+
+
+def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store)
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+
+    def execute(statement: str) -> None:
+        store.write(lambda session: session.execute(text(statement)))
+
+    def send(seqs: range) -> list[wire.ServerMessage]:
+        body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
+        for seq in seqs:
+            store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
+        return [one.answers.get(timeout=20) for _ in seqs]
+
+    # Every commit fails as on a broken disk, with an OperationalError.
+    execute("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+    # As an agent does: the second half of the window is on its way before the first is refused.
+    refused = [*send(range(2, 6)), *send(range(6, 10))]
+    assert store.counters.failed_commits >= 2
+    assert {answer.expected for answer in refused if isinstance(answer, wire.Nack)} == {2}
+    assert len(refused) == 8
+    execute("DROP TRIGGER broken")
+    assert [type(answer) for answer in send(range(2, 10))] == [wire.Ack] * 8
+    assert _frames(store) == 8
+
+
+def test_when_the_writer_ends_nobody_waits_for_it(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    asked, held = threading.Event(), threading.Event()
+
+    def die(_: Observation) -> None:
+        asked.set()
+        assert held.wait(20)
+        raise SystemExit
+
+    store.observers.append(die)
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert asked.wait(20)
+    job = threading.Thread(target=lambda: outcomes.append(_raised(lambda: store.write(lambda _: None))), daemon=True)
+    outcomes: list[str] = []
+    job.start()
+    store.submit(one.writer, wire.make_block(2, wire.Body()), one.answers.put)
+    wait_until = time.monotonic() + 20
+    while len(store._queue) < 2:
+        assert time.monotonic() < wait_until
+    held.set()
+    answer = one.answers.get(timeout=20)
+    assert isinstance(answer, wire.Nack)
+    assert (answer.retryable, answer.expected) == (True, 2)
+    job.join(20)
+    assert outcomes == ["StoreError"]
+    assert _raised(lambda: store.write(lambda _: None)) == "StoreError"
+    assert not store.writing
+
+
+def _raised(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - its name is what is asked
+        return type(error).__name__
+    return ""
+
+
+def test_a_message_that_cannot_even_be_given_up_stops_nobody(
+    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = pen(store)
+    answers: queue.Queue[wire.ServerMessage] = queue.Queue()
+    store.submit("f" * 32, wire.make_block(1, wire.Body()), answers.put)  # a writer that never said hello
+    answer = answers.get(timeout=20)
+    assert isinstance(answer, wire.Nack)
+    assert answer.retryable
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert store.writing
+    assert "could not be stored" in caplog.text
 
 
 def test_write_runs_in_one_transaction_and_passes_on_what_is_raised(store: Store) -> None:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sqlalchemy import ColumnElement, func, select
 from sqlmodel import Session, col
 
+from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
-from floatscope_server.query.fields import Frame
 from floatscope_server.query.line import Stretch
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.replay import SUMMARIES

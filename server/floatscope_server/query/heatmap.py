@@ -14,6 +14,7 @@ from floatscope import wire
 from floatscope._formats import formats
 from floatscope_server.jsontext import values_of
 from floatscope_server.models import LayerRow, Run
+from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import METRICS, MISSING, Metric
 from floatscope_server.query.frames import FrameCache, stored_steps, summary_frames
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id, total_span
@@ -57,7 +58,13 @@ class HeatMap:
             "cell": self.cell,
             "columns": self.columns.tolist(),
             "layers": [
-                {"index": layer.index, "name": layer.name, "format": self.formats[layer.index], "order": layer.order}
+                {
+                    "index": layer.index,
+                    "name": layer.name,
+                    "format": self.formats[layer.index],
+                    "scaling": None if (operand := operand_of(layer, self.kind)) is None else operand.scaling,
+                    "order": layer.order,
+                }
                 for layer in self.layers
             ],
         }
@@ -77,27 +84,35 @@ def in_execution_order(layers: Mapping[int, wire.Layer]) -> list[wire.Layer]:
     return sorted(layers.values(), key=lambda layer: (layer.order < 0, layer.order, layer.index))
 
 
-def layer_formats(layers: Sequence[wire.Layer], kind: str, chosen: str) -> dict[int, str | None]:
+def layer_formats(layers: Sequence[wire.Layer], kind: str, chosen: str, how: Metric) -> dict[int, str | None]:
     """The format that each layer is measured against: the one it meets for ``kind``, or the ``chosen`` one.
 
     ``BadQueryError`` if ``chosen`` is neither "auto" nor a format.
     """
-    if chosen != "auto":
-        if chosen not in formats:
-            raise BadQueryError(f"unknown format {chosen[:40]!r}; known are auto, {', '.join(formats)}")
-        return dict.fromkeys((layer.index for layer in layers), chosen)
-    return {
-        layer.index: next((o.format for o in layer.operands if o.kind == kind and o.format in formats), None)
-        for layer in layers
-    }
+    if chosen != "auto" and chosen not in formats:
+        raise BadQueryError(f"unknown format {chosen[:40]!r}; known are auto, {', '.join(formats)}")
+    found: dict[int, str | None] = {}
+    for layer in layers:
+        operand = operand_of(layer, kind)
+        met = None if operand is None else operand.format
+        if chosen == "auto":
+            found[layer.index] = met
+        else:
+            # Shares were counted while training, in the format of that moment: another one needs the histograms.
+            found[layer.index] = chosen if not how.executed or met == chosen else None
+    return found
 
 
-def log2_limits(chosen: Mapping[int, str | None], size: int) -> npt.NDArray[np.float64]:
-    """log2 of the largest number of each layer's format, by layer index; NaN without a format."""
-    limits = np.full(size, np.nan)
-    for index, name in chosen.items():
-        if name is not None:
-            limits[index] = math.log2(formats[name].max)
+def log2_limits(layers: Sequence[wire.Layer], kind: str, chosen: str, how: Metric) -> npt.NDArray[np.float64]:
+    """log2 of the largest number of each layer's format, by layer index; NaN where there is nothing to measure
+    against: no format, or for headroom an operand that fills its own format by construction."""
+    limits = np.full(max((layer.index for layer in layers), default=-1) + 1, np.nan)
+    found = layer_formats(layers, kind, chosen, how)
+    for layer in layers:
+        name, operand = found[layer.index], operand_of(layer, kind)
+        full = operand is not None and operand.format == name and not has_headroom(operand)
+        if name is not None and not (full and not how.executed):
+            limits[layer.index] = math.log2(formats[name].max)
     return limits
 
 
@@ -126,12 +141,8 @@ def heat_map(
     assert run.id is not None
     how = METRICS[metric]
     table = run_layers(session, run.id)
-    executed = layer_formats(list(table.values()), kind, "auto")
-    formats_of = layer_formats(list(table.values()), kind, chosen)
-    if how.executed:
-        # Counted while training, in the format of that moment: another format needs the histograms.
-        formats_of = {i: f if executed[i] == f else None for i, f in formats_of.items()}
-    limits = log2_limits(formats_of, len(table))
+    formats_of = layer_formats(list(table.values()), kind, chosen, how)
+    limits = log2_limits(list(table.values()), kind, chosen, how)
     line = canonical_line(session, run.id)
     stream = stream_id(session, run.id, f"layer/{kind}")
     span = _span(line, first, last)

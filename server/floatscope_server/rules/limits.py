@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from floatscope_server.frame import headroom_bits
 from floatscope_server.rules.tensors import F64, Bool, Operands, Rows
 
 __all__ = ["LimitState", "Limits", "Trend", "judge"]
@@ -54,8 +55,7 @@ def judge(rule: Limits, operands: Operands, rows: Rows, routine: NDArray[np.bool
     top = operands.max[index]
     cast = operands.cast[index]
     measured = operands.limited[index] & rows.observed
-    with np.errstate(divide="ignore", invalid="ignore"):
-        headroom = np.log2(top) - np.log2(rows.amax)
+    headroom = headroom_bits(rows.amax, np.log2(top))
     beyond = np.where(cast, rows.amax > top, rows.amax >= top)
     # An infinite scale over an all-zero tensor makes amax x scale NaN; the cast then gives NaN.
     over = measured & (beyond | (~np.isfinite(rows.scale) & (rows.scale != 0)))

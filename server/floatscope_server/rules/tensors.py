@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 from floatscope._formats import formats
+from floatscope_server.frame import Frame
+from floatscope_server.operands import has_judged_limit, operand_of
 
 __all__ = ["BACKWARD", "F64", "Block", "Bool", "Index", "LayerTable", "Operands", "Rows"]
 
@@ -17,7 +19,6 @@ BACKWARD = frozenset({"grad", "act_grad"})
 """Kinds of tensor that carry the loss scale while they are computed, and are swept in reverse order."""
 
 _WITHOUT_NEAR = frozenset({"fp32", "bf16"})
-_JUDGED_SCALINGS = frozenset({"none", "static", "delayed"})
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -58,26 +59,19 @@ class Block:
         self.kind = summaries.kind
         self.first_step = summaries.first_step
         self.steps = summaries.steps
-        self.layers = np.frombuffer(summaries.layers, dtype="<u4").astype(np.int64)
-        shape = (summaries.steps, len(self.layers))
-        fields = {f.name: np.frombuffer(f.data, dtype=f.dtype).reshape(shape) for f in summaries.fields}
-        count = fields["count"].astype(np.float64)
-        missing = np.full(shape, np.nan)
-
-        def share(name: str) -> F64:
-            return fields[name].astype(np.float64) if name in fields else missing
-
-        self.observed = count > 0
-        self.nans = fields["nans"].astype(np.int64)
-        self.infs = fields["infs"].astype(np.int64)
+        frame = Frame.of(summaries)
+        self.layers = frame.layers
+        self.observed = frame.observed
+        self.nans = frame.fields["nans"].astype(np.int64)
+        self.infs = frame.fields["infs"].astype(np.int64)
         self.nonfinite = ((self.nans > 0) | (self.infs > 0)) & self.observed
-        scale = share("scale")
-        self.scale = np.where(np.isnan(scale), 1.0, scale)
-        with np.errstate(invalid="ignore"):  # 0 x inf: an all-zero tensor under an infinite scale
-            self.amax = fields["absmax"].astype(np.float64) * self.scale
-        self.under = share("under")
-        self.floor = share("floor")
-        self.zeros = np.divide(fields["zeros"], count, out=np.full(shape, np.nan), where=self.observed)
+        self.scale = frame.scale
+        self.amax = frame.amax
+        self.under = frame["under"]
+        self.floor = frame["floor"]
+        self.zeros = np.divide(
+            frame["zeros"], frame["count"], out=np.full(self.observed.shape, np.nan), where=self.observed
+        )
 
     def rows(self, step: int) -> Rows | None:
         """The rows of ``step``; None when the block does not reach it."""
@@ -158,12 +152,12 @@ class LayerTable:
         top = np.full(self.size, np.nan)
         limited, crossable, cast = (np.zeros(self.size, np.bool_) for _ in range(3))
         for index, layer in self.layers.items():
-            operand = next((o for o in layer.operands if o.kind == kind and o.format in formats), None)
+            operand = operand_of(layer, kind)
             if operand is None:
                 continue
             names[index] = operand.format
             top[index] = formats[operand.format].max
-            crossable[index] = operand.scaling in _JUDGED_SCALINGS
+            crossable[index] = has_judged_limit(operand)
             limited[index] = crossable[index] and operand.format not in _WITHOUT_NEAR
             cast[index] = operand.role == "cast"
             if kind == "grad" and operand.format == "fp16" and not cast[index]:

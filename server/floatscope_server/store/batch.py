@@ -86,6 +86,10 @@ class Batch:
             writer.bye = message.reason[:_MAX_REASON]
             self._ack(writer, reply)
 
+    def last_seqs(self) -> dict[str, int]:
+        """The newest seq of each writer that this transaction has heard of."""
+        return {writer.id: writer.last_seq for writer in self._writers.values()}
+
     def touch(self, run: KnownRun, writer: KnownWriter) -> None:
         """Note that both rows are to be written."""
         self.changed[run.id] = run

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from floatscope import wire
 from floatscope._formats import formats
+from floatscope_server.frame import Frame
 from floatscope_server.jsontext import number, plain
-from floatscope_server.query.fields import Frame, headroom
+from floatscope_server.operands import has_judged_limit, operand_of
+from floatscope_server.query.fields import headroom
 
 __all__ = ["Glance"]
 
@@ -120,17 +122,16 @@ class Glance:
         self._worst = [kept for kept in self._worst if kept["step"] // _BUCKET > newest - _BUCKETS]
 
     def _limits(self, kind: str, layers: Mapping[int, wire.Layer]) -> npt.NDArray[np.float64]:
-        """log2 of the largest number of each layer's format, NaN without one; kept while the table is the same."""
+        """log2 of each format's largest number, NaN without a limit to be judged; kept while the table is the same."""
         if layers is not self._table:
             self._table = layers
             self._known = {}
         if kind not in self._known:
             limits = np.full(len(layers), np.nan)
             for index, layer in layers.items():
-                for operand in layer.operands:
-                    # A dynamically scaled operand fills its format by construction.
-                    if operand.kind == kind and operand.scaling != "dynamic" and operand.format in formats:
-                        limits[index] = math.log2(formats[operand.format].max)
+                operand = operand_of(layer, kind)
+                if operand is not None and has_judged_limit(operand):
+                    limits[index] = math.log2(formats[operand.format].max)
             self._known[kind] = limits
         return self._known[kind]
 

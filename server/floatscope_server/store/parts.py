@@ -15,25 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from floatscope import wire
+from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
 
-__all__ = ["FIELD_DTYPES", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "is_run_name"]
+__all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "is_run_name"]
 
-FIELD_DTYPES = {
-    "count": "<i8",
-    "zeros": "<i8",
-    "nans": "<i8",
-    "infs": "<i8",
-    "absmax": "<f4",
-    "absmin": "<f4",
-    "sum": "<f8",
-    "sumsq": "<f8",
-    "scale": "<f4",
-    "under": "<f4",
-    "over_low": "<f4",
-    "over_high": "<f4",
-    "floor": "<f4",
-}
 MAX_STEP = 1 << 53
 """First step number that a browser could not tell from its neighbour."""
 MAX_STEPS = 1 << 16
@@ -121,6 +107,7 @@ def check_body(body: wire.Body, layer_map: LayerMap) -> Checked:
             scalars=scalars,
             events=events,
             devices=devices,
+            continued=body.continued,
         ),
         dropped=dropped,
     )
@@ -174,8 +161,9 @@ def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str])
         if len(field.data) != part.steps * len(rows) * np.dtype(field.dtype).itemsize:
             return f"field {field.name} of a wrong size"
         fields[field.name] = field
-    if "count" not in fields:
-        return "summary without counts"
+    for name in REQUIRED_FIELDS:
+        if name not in fields:
+            return f"summary without {name}"
     named = rows >= 0
     if not named.all():
         dropped[_UNNAMED] += int((~named).sum())

@@ -42,11 +42,17 @@ _RETRY_AFTER_S = 5.0
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Incoming:
     writer: str
     message: wire.AgentMessage
     reply: Reply
+    answered: bool = False
+
+    def answer(self, message: wire.ServerMessage) -> None:
+        """Reply, once; a connection that is gone must not stop the writer."""
+        self.answered = True
+        _guarded(self.reply, message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,9 @@ class Store:
         self._reader: Reader | None = None
         self._started_at = 0.0
         self._failing = False
+        self._in_hand: list[_Incoming] = []
+        self._committed: dict[str, int] = {}
+        """The last seq on disk of each writer that has said hello."""
 
     def start(self) -> None:
         """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
@@ -171,7 +180,7 @@ class Store:
     def _put(self, item: _Incoming | _Job) -> None:
         with self._wake:
             if self._stopping:
-                raise StoreError("the server is stopping")
+                raise StoreError("the store takes nothing any more: the server is stopping, or its log says why")
             self._queue.append(item)
             self._wake.notify()
 
@@ -181,11 +190,25 @@ class Store:
                 self._load_meta(connection)
                 opened.set_result(None)
                 self._loop(connection)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
             if opened.done():
                 _log.exception("the store's writer has ended")
-                raise
-            opened.set_exception(error)
+            else:
+                opened.set_exception(error)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Answer what nobody will take up any more."""
+        with self._wake:
+            self._stopping = True
+            left = [*self._in_hand, *self._queue]
+            self._queue.clear()
+        for item in left:
+            if isinstance(item, _Job):
+                item.future.set_exception(StoreError("the store's writer has ended; the server's log says why"))
+            elif not item.answered:
+                self._postpone(item, "stopping", "the server cannot write any more")
 
     def _load_meta(self, connection: Connection) -> None:
         with connection.begin(), Session(connection) as session:
@@ -220,7 +243,9 @@ class Store:
                 pause = committed + self.settings.commit_interval_s - time.monotonic()
                 if pause > 0 and not self._stopping:
                     time.sleep(pause)
-                self._commit(connection, self._take())
+                self._in_hand = self._take()
+                self._commit(connection, self._in_hand)
+                self._in_hand = []
                 committed = time.monotonic()
 
     def _take(self) -> list[_Incoming]:
@@ -293,7 +318,7 @@ class Store:
             self.counters.failed_commits += 1
             self._failing = isinstance(error, OperationalError)
             if isinstance(error, OperationalError):
-                self._postpone(messages, error)
+                self._postpone_all(messages, error)
             elif len(messages) > 1:
                 for item in messages:
                     self._commit(connection, [item])
@@ -305,6 +330,7 @@ class Store:
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
+        self._committed.update(batch.last_seqs())
         for reply, answer in batch.replies:
             reply(answer)
         for observation in batch.observations:
@@ -322,7 +348,7 @@ class Store:
 
     def _apply(self, batch: Batch, session: Session, item: _Incoming) -> None:
         if not isinstance(item.message, wire.Hello):
-            batch.apply(item.writer, item.message, item.reply)
+            batch.apply(item.writer, item.message, item.answer)
             return
         now = self._clock()
         answer: wire.ServerMessage | None = refusal(item.message)
@@ -339,63 +365,70 @@ class Store:
                     credit=_CREDIT,
                     wall_ns=int(now * 1e9),
                 )
-        batch.replies.append((item.reply, answer))
+        batch.replies.append((item.answer, answer))
 
-    def _postpone(self, messages: list[_Incoming], error: OperationalError) -> None:
-        """Nothing of this transaction is stored: the agents keep it and send it again."""
+    def _postpone_all(self, messages: list[_Incoming], error: OperationalError) -> None:
+        """Nothing of this transaction is stored."""
         full = getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         code = "storage_full" if full else "storage_error"
         text = "the server's disk is full" if full else f"the server cannot write: {error.orig}"
         _log.error("%s; agents keep their data and try again", text)
-        first: dict[str, int] = {}
         for item in messages:
-            if isinstance(item.message, wire.Block | wire.Gap):
-                first[item.writer] = min(item.message.seq, first.get(item.writer, item.message.seq))
-        for item in messages:
-            if isinstance(item.message, wire.Hello):
-                hint = "free space on the server's disk; the agent tries again by itself"
-                item.reply(wire.Refused(code=code, message=text, hint=hint, retryable=True))
-            elif isinstance(item.message, wire.Beat):
-                item.reply(wire.Beat())
-            else:
-                seq = item.message.seq
-                expected = first.get(item.writer, seq)
-                item.reply(
-                    wire.Nack(
-                        seq=seq,
-                        code=code,
-                        message=text,
-                        expected=expected,
-                        retryable=True,
-                        retry_after_s=_RETRY_AFTER_S,
-                    )
+            self._postpone(item, code, text)
+
+    def _postpone(self, item: _Incoming, code: str, text: str) -> None:
+        """The agent keeps it and sends it again, with all that came before it and is not on disk either."""
+        if isinstance(item.message, wire.Hello):
+            hint = "see to the server's disk and its log; the agent tries again by itself"
+            item.answer(wire.Refused(code=code, message=text, hint=hint, retryable=True))
+        elif isinstance(item.message, wire.Beat):
+            item.answer(wire.Beat())
+        else:
+            item.answer(
+                wire.Nack(
+                    seq=item.message.seq,
+                    code=code,
+                    message=text,
+                    expected=self._committed.get(item.writer, 0) + 1,
+                    retryable=True,
+                    retry_after_s=_RETRY_AFTER_S,
                 )
+            )
 
     def _give_up(self, connection: Connection, item: _Incoming) -> None:
         """A message that breaks the server is refused for good, or it would come again for ever."""
-        if isinstance(item.message, wire.Block | wire.Gap):
-            message = wire.Gap(seq=item.message.seq, first=0, last=0, count=1, reason="the server failed on it")
-            seq = item.message.seq
-
-            def refused(_: wire.ServerMessage) -> None:
-                item.reply(
-                    wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
-                )
-
-            try:
-                with connection.begin(), Session(connection) as session:
-                    batch = self._batch(session)
-                    batch.apply(item.writer, message, refused)
-                    batch.flush()
-            except OperationalError as error:
-                self._ledger.clear()
-                self._postpone([item], error)
-                return
-            for reply, answer in batch.replies:
-                reply(answer)
-        elif isinstance(item.message, wire.Hello):
+        if isinstance(item.message, wire.Hello):
             hint = "see the server's log; this is a mistake in floatscope: report it"
-            item.reply(wire.Refused(code="internal", message="the server failed on this hello", hint=hint))
+            item.answer(wire.Refused(code="internal", message="the server failed on this hello", hint=hint))
+            return
+        if not isinstance(item.message, wire.Block | wire.Gap):
+            self._postpone(item, "internal", "the server failed on this message")
+            return
+        seq = item.message.seq
+        message = wire.Gap(seq=seq, first=0, last=0, count=1, reason="the server failed on it")
+
+        def refused(_: wire.ServerMessage) -> None:
+            item.answer(
+                wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
+            )
+
+        try:
+            with connection.begin(), Session(connection) as session:
+                batch = self._batch(session)
+                batch.apply(item.writer, message, refused)
+                batch.flush()
+        except Exception as error:  # noqa: BLE001 - logged, and the agent is told to keep the batch
+            self._ledger.clear()
+            self._failing = True
+            if isinstance(error, OperationalError):
+                self._postpone_all([item], error)
+            else:
+                _log.exception("that a message could not be stored could not be stored either")
+                self._postpone(item, "internal", "the server failed on this batch")
+            return
+        self._committed.update(batch.last_seqs())
+        for reply, answer in batch.replies:
+            reply(answer)
 
 
 def _guarded(observe: Callable[[_T], None], item: _T) -> None:
