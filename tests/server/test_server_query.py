@@ -199,8 +199,10 @@ def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make,
     one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
     rng = np.random.default_rng(3)
     data = rng.lognormal(size=(3, 4, 100)).astype(np.float32)
-    for first, plane in zip((0, 2, jump), data, strict=True):
-        one.deliver(wire.Body(summaries=(make.summaries("grad", first, plane),)))
+    # A later attempt may begin anywhere.
+    two = pen(store, attempt=2, layers=one.layers)
+    for writer, first, plane in zip((one, one, two), (0, 2, jump), data, strict=True):
+        writer.deliver(wire.Body(summaries=(make.summaries("grad", first, plane),)))
     tracemalloc.start()
     heat = _heat(store)
     _, peak = tracemalloc.get_traced_memory()
@@ -462,6 +464,17 @@ def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAg
     assert samples[0]["rank"] == 3
     assert samples[0]["vram_used_bytes"] is None
     assert set(wire.Device.__struct_fields__) | {"rank"} == set(samples[0])
+
+
+def test_a_clock_that_is_ahead_hides_no_other_rank(server: Running, agent: MakeAgent) -> None:
+    for rank, ahead in ((0, 0), (1, 86400)):
+        one = agent(rank=rank, world=2, attempt=1)
+        for second in (100, 700, 701):
+            time_ns = (second + ahead) * 10**9
+            one.deliver(wire.Body(devices=(wire.Device(time_ns=time_ns, backend="rocm", index=0),)))
+    samples = server.json("/api/v1/runs/run/devices?seconds=60")
+    assert [sample["rank"] for sample in samples] == [0, 0, 1, 1]
+    assert {device["rank"] for device in server.json("/api/v1/runs/run")["devices"]} == {0, 1}
 
 
 def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent, make: Make) -> None:

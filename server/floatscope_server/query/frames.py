@@ -77,13 +77,21 @@ class FrameCache:
 
 
 def stored_frames(
-    session: Session, stream: int, stretch: Stretch, decode: Callable[[bytes], _T], *, longest: int | None = None
+    session: Session,
+    stream: int,
+    stretch: Stretch,
+    decode: Callable[[bytes], _T],
+    *,
+    longest: int | None = None,
+    rank: int | None = None,
 ) -> Iterator[StoredFrame[_T]]:
-    """Frames of ``stream`` that touch ``stretch``, in the order they were written.
+    """Frames of ``stream`` that touch ``stretch``, of ``rank`` or of all, in the order they were written.
 
     ``longest``: the most steps that a frame of this stream can have, if there is such a limit.
     """
     condition = _touching(stream, stretch, longest=longest)
+    if rank is not None:
+        condition = (*condition, col(WalFrame.rank) == rank)
     rows = session.execute(
         select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
         .where(*condition)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, col, select
+from sqlalchemy import func
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, col
 
 from floatscope_server.models import Run, WalFrame
 from floatscope_server.query.frames import stored_frames
@@ -103,28 +105,29 @@ def _pooled(name: str, steps: npt.NDArray[np.int64], values: npt.NDArray[np.floa
 
 
 def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
-    """Samples of the last ``seconds`` before the newest, newest last, each with its rank."""
+    """Samples of the last ``seconds`` before the newest of their rank, newest last, each with its rank."""
     assert run.id is not None
     stream = stream_id(session, run.id, "gpu")
     if stream is None:
         return []
-    newest = session.exec(
-        select(WalFrame.first + WalFrame.n - 1)
-        .where(WalFrame.stream_id == stream)
-        .order_by(col(WalFrame.first).desc())
-        .limit(1)
-    ).first()
-    if newest is None:
-        return []
-    since = newest - seconds
+    newest = session.execute(
+        select_columns(col(WalFrame.attempt), col(WalFrame.rank), func.max(WalFrame.first))
+        .where(col(WalFrame.stream_id) == stream)
+        .group_by(col(WalFrame.attempt), col(WalFrame.rank))
+    ).all()
+    # Each rank by its own newest reading: one whose clock is ahead must not hide the others.
+    last: dict[int, int] = {}
+    for _, rank, first in newest:
+        last[rank] = max(first, last.get(rank, 0))
     samples: list[dict[str, object]] = []
-    for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()):
-        stretch = Stretch(attempt=attempt, first=int(since), last=MAX_STEP)
-        for stored in stored_frames(session, stream, stretch, DEVICES.decode):
-            samples += [
-                {**msgspec.structs.asdict(device), "rank": stored.rank}
-                for device in stored.content
-                if device.time_ns >= since * NANOSECONDS
-            ]
+    for attempt in {attempt for attempt, _, _ in newest}:
+        for rank, end in last.items():
+            stretch = Stretch(attempt=attempt, first=int(end - seconds), last=MAX_STEP)
+            for stored in stored_frames(session, stream, stretch, DEVICES.decode, rank=rank):
+                samples += [
+                    {**msgspec.structs.asdict(device), "rank": rank}
+                    for device in stored.content
+                    if device.time_ns >= (end - seconds) * NANOSECONDS
+                ]
     samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
     return samples
