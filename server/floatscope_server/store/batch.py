@@ -159,7 +159,7 @@ class Batch:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
         named = self._layers(run, writer, body.layers)
-        checked = check_body(body, self._map_of(writer))
+        checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
         body = msgspec.structs.replace(checked.body, layers=named)
         writer.last_seq = block.seq
         last = body.first_step + body.steps - 1
@@ -169,7 +169,8 @@ class Batch:
         for reason, count in checked.dropped.items():
             self._left_out(run, writer, body.first_step, max(last, body.first_step), reason, count)
         self._store(run, writer, block.seq, body)
-        run.glance.add(body, run.layers, rank=writer.rank)
+        if writer.attempt == run.attempt:
+            run.glance.add(body, run.layers, rank=writer.rank)
         self.observations.append(
             Observation(
                 run_id=run.id,

@@ -76,12 +76,12 @@ class KnownRun:
         if known_last is None:
             self.glance.restart(first)
             self.steps = last + 1
-            self.progress_at = now
         elif last > known_last:
             pace = max(0.0, now - self.progress_at) / (last - known_last)
             self.seconds_per_step += _PACE * (pace - self.seconds_per_step) if self.seconds_per_step else pace
             self.steps = last + 1
-            self.progress_at = now
+        # Steps that go back are progress too: a rollback trains.
+        self.progress_at = now
 
 
 def operands_json(layer: wire.Layer) -> list[dict[str, str]]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
+from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
 __all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "is_run_name"]
 
@@ -76,8 +77,11 @@ def acceptable_layer(layer: wire.Layer) -> str | None:
     return None
 
 
-def check_body(body: wire.Body, layer_map: LayerMap) -> Checked:
-    """``body`` without what cannot be used and with the run's layer indices; ``body.layers`` is left as it is."""
+def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Checked:
+    """``body`` without what cannot be used and with the run's layer indices; ``body.layers`` is left as it is.
+
+    ``newest`` is the highest step of its attempt so far.
+    """
     dropped: Counter[str] = Counter()
     summaries = tuple(_kept(body.summaries, dropped, lambda part: _summaries(part, layer_map, dropped)))
     histograms = tuple(_kept(body.histograms, dropped, lambda part: _histograms(part, layer_map, dropped)))
@@ -91,26 +95,18 @@ def check_body(body: wire.Body, layer_map: LayerMap) -> Checked:
     ):
         if len(parts) > limit:
             dropped[f"more than {limit} {name} in one block"] += len(parts) - limit
-    spans = [(s.first_step, s.first_step + s.steps - 1) for s in summaries]
-    spans += [(h.first_step, h.first_step + h.steps - 1) for h in histograms]
-    spans += [(int(s.min()), int(s.max())) for s in (np.frombuffer(p.steps, "<i8") for p in scalars)]
-    spans += [(e.step, e.step) for e in events]
-    first = min((a for a, _ in spans), default=0)
-    last = max((b for _, b in spans), default=-1)
-    return Checked(
-        body=wire.Body(
-            first_step=first,
-            steps=last - first + 1,
-            layers=body.layers,
-            summaries=summaries,
-            histograms=histograms,
-            scalars=scalars,
-            events=events,
-            devices=devices,
-            continued=body.continued,
+    kept, far = within_reach(
+        msgspec.structs.replace(
+            body, summaries=summaries, histograms=histograms, scalars=scalars, events=events, devices=devices
         ),
-        dropped=dropped,
+        newest,
     )
+    if far:
+        dropped[OUT_OF_REACH] += far
+    known = list(spans(kept))
+    first = min((a for a, _ in known), default=0)
+    last = max((b for _, b in known), default=-1)
+    return Checked(body=msgspec.structs.replace(kept, first_step=first, steps=last - first + 1), dropped=dropped)
 
 
 def _kept(parts: Iterable[_P], dropped: Counter[str], check: Callable[[_P], _P | str]) -> Iterator[_P]:
