@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from sqlalchemy import Engine, event
 from sqlmodel import select
 
 from floatscope import wire
@@ -50,6 +51,24 @@ def test_one_agent_cannot_give_a_layer_numbers_without_end(open_store: OpenStore
     with store.read() as session:
         assert len(LayerMap.of(session.exec(select(Writer.layer_map)).one())) == 6
         assert session.exec(select(Gap.reason, Gap.count)).all() == [("more than 6 layer numbers from one agent", 4)]
+
+
+def test_many_refused_layers_cost_one_row_and_few_statements(store: Store, pen: MakePen, make: Make) -> None:
+    statements: list[str] = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        one = pen(store, layers=[make.layer(i, "") for i in range(2000)])
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len(statements) < 50
+    one.deliver(wire.Body(layers=tuple(make.layer(i, "") for i in range(3))))
+    with store.read() as session:
+        assert [gap.count for gap in session.exec(select(Gap))] == [2003]
+        assert session.exec(select(Writer.dropped)).one() == 2003
 
 
 def test_who_is_silent_is_forgotten_and_known_again(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:

@@ -64,6 +64,7 @@ class Batch:
         self._events: list[dict[str, Any]] = []
         self._writers: dict[str, KnownWriter] = {}
         self._mapped: set[str] = set()
+        self._omitted: dict[str, dict[str, Gap]] = {}
 
     def apply(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
         """Take in a message of a writer that has said hello."""
@@ -253,20 +254,38 @@ class Batch:
         )
 
     def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
-        """Declare what the server did not keep; one row per writer and reason, that grows."""
+        """Declare what the server did not keep; ``flush`` writes it."""
         writer.dropped = min(writer.dropped + count, MAX_STEP)
-        if reason not in writer.reasons and len(writer.reasons) >= _MAX_REASONS:
+        pending = self._omitted.setdefault(writer.id, {})
+        fresh = reason not in pending and reason not in writer.reasons
+        if fresh and len(writer.reasons.keys() | pending.keys()) >= _MAX_REASONS:
             reason = "left out for further reasons"
-        key = writer.reasons.get(reason)
-        row = self._session.get(Gap, key) if key is not None else None
-        if row is None:
-            row = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=0, reason=reason)
-            self._session.add(row)
-        row.first, row.last = min(row.first, first), max(row.last, last)
-        row.count += count
+        known = pending.get(reason)
+        if known is None:
+            pending[reason] = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=count, reason=reason)
+            return
+        known.first, known.last = min(known.first, first), max(known.last, last)
+        known.count += count
+
+    def _write_omitted(self) -> None:
+        """One row per writer and reason, that grows."""
+        fresh: list[tuple[KnownWriter, Gap]] = []
+        for writer_id, pending in self._omitted.items():
+            writer = self._writers[writer_id]
+            for reason, gap in pending.items():
+                key = writer.reasons.get(reason)
+                row = self._session.get(Gap, key) if key is not None else None
+                if row is None:
+                    fresh.append((writer, gap))
+                    continue
+                row.first, row.last = min(row.first, gap.first), max(row.last, gap.last)
+                row.count += gap.count
+        self._omitted.clear()
+        self._session.add_all(gap for _, gap in fresh)
         self._session.flush()
-        assert row.id is not None
-        writer.reasons[reason] = row.id
+        for writer, gap in fresh:
+            assert gap.id is not None
+            writer.reasons[gap.reason] = gap.id
 
     def _store(self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body) -> None:
         ordinals: dict[int, int] = {}
@@ -338,6 +357,7 @@ class Batch:
             self._connection.execute(insert(WalFrame), self._frames)
         if self._events:
             self._connection.execute(insert(StepEvent), self._events)
+        self._write_omitted()
         for writer in self._writers.values():
             self._write_writer(writer)
         for run in self.changed.values():
