@@ -76,6 +76,8 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(UnknownRunError, _unknown_run)
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
     app.add_exception_handler(BadQueryError, _bad_query)
+    app.add_exception_handler(OverflowError, _out_of_range)
+    app.add_exception_handler(Exception, _internal)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(StoreError, _cannot_write)
@@ -99,6 +101,18 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 async def _busy(request: Request, _: Exception) -> Response:
     return await _http_error(request, busy())
+
+
+async def _out_of_range(_: Request, __: Exception) -> Response:
+    """A number that the database cannot hold."""
+    return JSONText(error_body("invalid", "a number is out of range", "see /docs for what is allowed"), status_code=422)
+
+
+async def _internal(_: Request, __: Exception) -> Response:
+    body = error_body(
+        "internal", "the server failed on this", "see its log; this is a mistake in floatscope: report it"
+    )
+    return JSONText(body, status_code=500)
 
 
 async def _gone(_: Request, __: Exception) -> Response:

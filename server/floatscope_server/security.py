@@ -143,7 +143,10 @@ class SecurityMiddleware:
     def _is_origin(self, origin: str | None, host: str) -> bool:
         if origin is None:
             return True  # no browser
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
         if parts.scheme not in {"http", "https"}:
             return False
         return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._allowed

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col, delete, select
 
@@ -130,6 +130,7 @@ async def _services(request: Request) -> _Services:
 
 
 ServicesOf = Annotated[_Services, Depends(_services)]
+Id = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 
 def _refuse(status: int, code: str, text: str, hint: str) -> HTTPException:
@@ -166,7 +167,7 @@ def list_run_alerts(services: ServicesOf, run: str) -> list[dict[str, Any]]:
 
 
 @router.post("/alerts/{alert_id}/acknowledge", response_model=AlertOut)
-def acknowledge(services: ServicesOf, alert_id: int) -> dict[str, Any]:
+def acknowledge(services: ServicesOf, alert_id: Id) -> dict[str, Any]:
     """Somebody has seen it. Doing so again changes nothing."""
 
     def write(session: Session) -> dict[str, Any] | None:
@@ -212,6 +213,10 @@ def _check_url(url: str, guard: Guard) -> None:
         raise _refuse(422, "bad_url", "the URL holds characters that must be percent-encoded (or Punycode)", hint)
     if parts.username is not None or parts.password is not None or parts.fragment or port == 0:
         raise _refuse(422, "bad_url", "the URL may not hold a user name, a fragment or the port 0", hint)
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError as error:
+        raise _refuse(422, "bad_url", f"the host name cannot be looked up: {error}", hint) from error
     try:
         literal = str(ip_address(parts.hostname))
     except ValueError:
@@ -263,7 +268,7 @@ def add_endpoint(services: ServicesOf, wanted: EndpointIn) -> dict[str, Any]:
 
 
 @router.post("/endpoints/{endpoint_id}/secret", response_model=NewEndpointOut)
-def rotate_secret(services: ServicesOf, endpoint_id: int, wanted: SecretIn) -> dict[str, Any]:
+def rotate_secret(services: ServicesOf, endpoint_id: Id, wanted: SecretIn) -> dict[str, Any]:
     """Replace the secret. For a day messages carry a signature by the former one as well."""
     _secrets(wanted.secret)
 
@@ -282,7 +287,7 @@ def rotate_secret(services: ServicesOf, endpoint_id: int, wanted: SecretIn) -> d
 
 
 @router.delete("/endpoints/{endpoint_id}", status_code=204)
-def delete_endpoint(services: ServicesOf, endpoint_id: int) -> None:
+def delete_endpoint(services: ServicesOf, endpoint_id: Id) -> None:
     """Remove a receiver and its delivery log."""
 
     def write(session: Session) -> bool:
@@ -298,7 +303,7 @@ def delete_endpoint(services: ServicesOf, endpoint_id: int) -> None:
 
 
 @router.post("/endpoints/{endpoint_id}/test", response_model=DeliveryOut, status_code=202)
-def test_endpoint(services: ServicesOf, endpoint_id: int) -> dict[str, Any]:
+def test_endpoint(services: ServicesOf, endpoint_id: Id) -> dict[str, Any]:
     """Send a message of type alert.test, signed and retried like any other."""
     now = datetime.now(UTC)
     view = {
@@ -342,7 +347,7 @@ def _disabled(endpoint: Endpoint) -> HTTPException:
 @router.get("/deliveries", response_model=list[DeliveryOut])
 def list_deliveries(
     services: ServicesOf,
-    endpoint: Annotated[int | None, Query()] = None,
+    endpoint: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[dict[str, Any]]:
     """The delivery log, newest first."""
@@ -354,7 +359,7 @@ def list_deliveries(
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", response_model=DeliveryOut, status_code=202)
-def redeliver(services: ServicesOf, delivery_id: int) -> dict[str, Any]:
+def redeliver(services: ServicesOf, delivery_id: Id) -> dict[str, Any]:
     """Send it again under the same webhook-id, with a fresh schedule of retries."""
 
     def write(session: Session) -> dict[str, Any] | None:
