@@ -8,12 +8,11 @@ from sqlmodel import col, func, select
 from floatscope_server.models import Run
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
+from floatscope_server.store.lifecycle import STATES
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["server"])
-
-STATES = ("live", "stalled", "finished", "failed", "lost")
 
 
 @router.get("/healthz")

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from floatscope import wire
 from floatscope_server.blocks import pack
 from floatscope_server.frame import Frame
-from floatscope_server.jsontext import encode_json, plain
+from floatscope_server.jsontext import encode_json
 from floatscope_server.observation import Observation
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.heatmap import log2_limits
@@ -185,48 +186,63 @@ class LiveHub:
                 changed: set[str] = set()
                 if count % _RUN_EVERY == 0:
                     changed, self._changed = self._changed, set()
-            try:
-                for run, content in pending.items():
-                    self._flush(run, content)
-                if changed and self.viewers:
-                    await self._tell_all(changed)
-            except Exception:  # noqa: BLE001 - logged
-                # One run that cannot be shown must not end the news of all others.
-                _log.exception("live news could not be sent")
+            for run, content in pending.items():
+                await self._alone(run, partial(self._flush, run, content))
+            if self.viewers:
+                for run in sorted(changed):
+                    await self._alone(run, partial(self._tell_all, run))
 
-    async def _tell_all(self, names: set[str]) -> None:
-        for item in await asyncio.to_thread(self._items, sorted(names)):
-            text = encode_json({"type": "run", "run": item}).decode()
+    async def _alone(self, run: str, news: Callable[[], Awaitable[None]]) -> None:
+        """One run that cannot be shown must not end the news of all others; its viewers fetch anew."""
+        try:
+            await news()
+        except Exception:  # noqa: BLE001 - logged
+            _log.exception("live news of the run %r could not be sent", run)
+            self._to_viewers_of(run, encode_json({"type": "resync", "run": run}).decode())
+
+    async def _tell_all(self, run: str) -> None:
+        for text in await asyncio.to_thread(self._items, run):
             for viewer in self.viewers:
                 viewer.put(text)
 
-    def _items(self, names: list[str]) -> list[dict[str, object]]:
+    def _items(self, run: str) -> list[str]:
         with self._store.read() as session:
-            return run_list(session, names)
+            return [encode_json({"type": "run", "run": item}).decode() for item in run_list(session, [run])]
 
-    def _flush(self, run: str, pending: _Pending) -> None:
-        messages: list[dict[str, object]] = []
-        if pending.overflow:
-            messages.append({"type": "resync", "run": run})
-        else:
-            if pending.layers:
-                messages.append({"type": "layers", "run": run})
-            if pending.points:
-                messages.append({"type": "scalars", "run": run, "points": pending.points})
-            if pending.devices:
-                messages.append({"type": "devices", "run": run, "samples": pending.devices})
-            if pending.events:
-                messages.append({"type": "events", "run": run, "events": pending.events})
-        for message in messages:
-            self._to_viewers_of(run, encode_json(plain(message)).decode())
+    async def _flush(self, run: str, pending: _Pending) -> None:
+        for text in await asyncio.to_thread(_texts, run, pending):
+            self._to_viewers_of(run, text)
         if pending.overflow:
             return
-        looking = [viewer for viewer in self.viewers if viewer.run == run and viewer.heat is not None]
-        for heat in {viewer.heat for viewer in looking if viewer.heat is not None}:
-            for block in heat_blocks(run, heat, pending.summaries):
-                for viewer in looking:
-                    if viewer.heat == heat:
-                        viewer.put(block)
+        blocks: dict[Heat, list[bytes]] = {}
+        # Somebody may turn to another heat map meanwhile.
+        while missing := [heat for heat in self._looked_at(run) if heat not in blocks]:
+            for heat in missing:
+                blocks[heat] = await asyncio.to_thread(heat_blocks, run, heat, pending.summaries)
+        for viewer in self.viewers:
+            if viewer.run == run and viewer.heat is not None:
+                for block in blocks[viewer.heat]:
+                    viewer.put(block)
+
+    def _looked_at(self, run: str) -> set[Heat]:
+        return {viewer.heat for viewer in self.viewers if viewer.run == run and viewer.heat is not None}
+
+
+def _texts(run: str, pending: _Pending) -> list[str]:
+    """Made in a thread, as all that is heavy: the event loop serves everybody."""
+    messages: list[dict[str, object]] = []
+    if pending.overflow:
+        messages.append({"type": "resync", "run": run})
+    else:
+        if pending.layers:
+            messages.append({"type": "layers", "run": run})
+        if pending.points:
+            messages.append({"type": "scalars", "run": run, "points": pending.points})
+        if pending.devices:
+            messages.append({"type": "devices", "run": run, "samples": pending.devices})
+        if pending.events:
+            messages.append({"type": "events", "run": run, "events": pending.events})
+    return [encode_json(message).decode() for message in messages]
 
 
 def _size(body: wire.Body) -> int:

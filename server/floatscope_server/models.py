@@ -13,11 +13,14 @@ from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Un
 from sqlmodel import Field, SQLModel
 
 __all__ = [
+    "CONTINUED",
+    "NONFINITE",
     "Attempt",
     "Gap",
     "LayerRow",
     "Meta",
     "Run",
+    "ScalarSeries",
     "Session",
     "StepEvent",
     "Stream",
@@ -27,6 +30,9 @@ __all__ = [
     "Writer",
 ]
 
+NONFINITE, CONTINUED = 1, 2
+"""Bits of ``WalFrame.flags``."""
+
 # SQLite only numbers rows by itself where the key is spelled INTEGER.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -35,6 +41,7 @@ class Run(SQLModel, table=True):
     """A training job. ``attempt`` is the current one, ``steps`` their number counted from step 0.
 
     ``glance`` is what a list of runs shows: the last values, a short loss curve, the worst headroom of late.
+    ``progress_at`` is when the last new step arrived, ``seconds_per_step`` their running mean.
     """
 
     __tablename__ = "run"
@@ -50,6 +57,8 @@ class Run(SQLModel, table=True):
     created_at: datetime
     started_at: datetime
     heartbeat_at: datetime
+    progress_at: datetime
+    seconds_per_step: float = 0.0
     finished_at: datetime | None = None
 
 
@@ -70,12 +79,15 @@ class Attempt(SQLModel, table=True):
 class Writer(SQLModel, table=True):
     """One agent process. ``last_seq`` moves in the transaction that stores the data: it makes a retry harmless.
 
-    ``layer_map`` is ``store.layermap.LayerMap`` as bytes.
+    ``number`` stands for ``id`` in telemetry. ``layer_map`` is ``store.layermap.LayerMap`` as bytes. What was lost is
+    counted apart: ``dropped`` by the agent's own total in its beats, ``declared`` in its gaps, ``left_out`` by the
+    server.
     """
 
     __tablename__ = "writer"
 
-    id: str = Field(primary_key=True)
+    number: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    id: str = Field(unique=True)
     run_id: int = Field(sa_type=BigInteger, foreign_key="run.id", index=True)
     attempt: int
     rank: int
@@ -84,6 +96,8 @@ class Writer(SQLModel, table=True):
     last_step: int = Field(default=-1, sa_type=BigInteger)
     last_seen_at: datetime
     dropped: int = Field(default=0, sa_type=BigInteger)
+    declared: int = Field(default=0, sa_type=BigInteger)
+    left_out: int = Field(default=0, sa_type=BigInteger)
     queue_bytes: int = Field(default=0, sa_type=BigInteger)
     spool_bytes: int = Field(default=0, sa_type=BigInteger)
     overhead_s: float = 0.0
@@ -132,27 +146,59 @@ class StreamState(SQLModel, table=True):
 class WalFrame(SQLModel, table=True):
     """One part of a committed block.
 
-    ``first`` and ``n`` are its columns: steps, or seconds for ``gpu``. ``flags`` bit 0: something in it is not finite.
-    ``part`` counts the parts of a block that share a stream. ``data`` is the msgpack of the part (wire.Summaries,
-    wire.Histograms, a list of wire.Scalars, a list of wire.Device).
+    ``id`` grows in the order of commits and is never used again: of two frames with one step the later one stands.
+    ``first`` and ``n`` are its columns: steps, or seconds for ``gpu``. ``flags`` bit 0: something in it is not finite,
+    bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``). ``data`` is the
+    msgpack of the part (wire.Summaries, wire.Histograms, a list of wire.Scalars, a list of wire.Device).
     """
 
     __tablename__ = "wal_frame"
-    stream_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="stream.id")
-    attempt: int = Field(primary_key=True)
-    first: int = Field(sa_type=BigInteger, primary_key=True)
-    rank: int = Field(primary_key=True)
-    writer: str = Field(primary_key=True)
-    seq: int = Field(sa_type=BigInteger, primary_key=True)
-    part: int = Field(primary_key=True)
+    # The index holds all that says whether a frame touches a stretch of steps.
+    __table_args__ = (
+        Index("ix_wal_frame_span", "stream_id", "attempt", "first", "n", "rank"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    stream_id: int = Field(sa_type=BigInteger, foreign_key="stream.id")
+    attempt: int
+    first: int = Field(sa_type=BigInteger)
     n: int = Field(sa_type=BigInteger)
+    rank: int
+    writer: int = Field(sa_type=BigInteger)
+    seq: int = Field(sa_type=BigInteger)
     flags: int
-    received_at: datetime
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
+class ScalarSeries(SQLModel, table=True):
+    """What is known of a scalar without reading it: how many points, where they lie, the extremes.
+
+    NULL in ``last``, ``min`` and ``max`` is a NaN. ``ordered``: every step came once and in order, so that the figures
+    are exact.
+    """
+
+    __tablename__ = "scalar_series"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    attempt: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    n: int = Field(sa_type=BigInteger)
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    last: float | None = None
+    min: float | None = None
+    max: float | None = None
+    ordered: bool = True
+
+
 class StepEvent(SQLModel, table=True):
-    """Something that happened at a step, ``kind`` "skipped" for one."""
+    """Something that happened at a step, ``kind`` "skipped" for one.
+
+    ``layer`` and ``certainty`` are what the rules said of a skipped step: the layer that its alert names, null if every
+    summary was finite, and how sure that is. ``certainty`` is null until they have judged it.
+    """
 
     __tablename__ = "step_event"
     __table_args__ = (Index("ix_step_event_run_step", "run_id", "step"),)
@@ -162,10 +208,12 @@ class StepEvent(SQLModel, table=True):
     attempt: int
     step: int = Field(sa_type=BigInteger)
     rank: int
-    writer: str
+    writer: int = Field(sa_type=BigInteger)
     seq: int = Field(sa_type=BigInteger)
     kind: str
     detail: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    layer: str | None = None
+    certainty: int | None = None
 
 
 class Gap(SQLModel, table=True):

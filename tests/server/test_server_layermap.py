@@ -68,7 +68,7 @@ def test_many_refused_layers_cost_one_row_and_few_statements(store: Store, pen: 
     one.deliver(wire.Body(layers=tuple(make.layer(i, "") for i in range(3))))
     with store.read() as session:
         assert [gap.count for gap in session.exec(select(Gap))] == [2003]
-        assert session.exec(select(Writer.dropped)).one() == 2003
+        assert session.exec(select(Writer.left_out)).one() == 2003
 
 
 def test_who_is_silent_is_forgotten_and_known_again(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:

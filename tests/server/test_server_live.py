@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from sqlalchemy import text
+from sqlmodel import Session
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -240,3 +242,26 @@ def test_no_more_viewers_than_allowed(start: Start, unpack: Unpack) -> None:
         Page(first, unpack).until("welcome")
         with connect(url, compression=None) as second, pytest.raises(ConnectionClosed, match="1013"):
             second.recv(timeout=30)
+
+
+def test_a_run_that_cannot_be_shown_ends_no_news_of_others(
+    server: Running, agent: MakeAgent, make: Make, open_page: Callable[[], Page]
+) -> None:
+    agents = {name: agent(run=name) for name in ("a-bad", "good")}
+    pages = {name: open_page() for name in agents}
+    for name, page in pages.items():
+        page.until("welcome")
+        page.say({"type": "subscribe", "run": name, "heat": None})
+    agents["a-bad"].close()
+
+    def spoil(session: Session) -> None:
+        session.execute(text("""UPDATE run SET glance = '{"last": 5}' WHERE name = 'a-bad'"""))
+
+    server.services.store.write(spoil)
+    server.services.live._run_changed("a-bad")
+    agents["good"].deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.5]),)))
+    assert pages["a-bad"].until("resync")["run"] == "a-bad"
+    told: dict[str, Any] = {"last": {"loss": None}}
+    while told["last"]["loss"] is None:
+        told = pages["good"].until("run")["run"]
+    assert (told["name"], told["last"]["loss"]) == ("good", 1.5)

@@ -23,8 +23,9 @@ from floatscope_server.query.heatmap import HeatMap, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.query.runs import run_list
-from floatscope_server.query.series import scalar_series
+from floatscope_server.query.series import raw_series, scalar_figures, scalar_series
 from floatscope_server.query.show import show
+from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.rules.limits import Limits, judge
 from floatscope_server.rules.tensors import Block, LayerTable
 from floatscope_server.store import Store
@@ -284,7 +285,7 @@ def test_rules_and_heat_map_measure_the_same_headroom(
     part = make.summaries("grad", 0, [[amax]], scale=scale)
     pen(store, layers=[layers[0]]).deliver(wire.Body(summaries=(part,)))
     shown = _heat(store, metric="headroom").values
-    rows = Block(part).rows(0)
+    rows = Block("grad", Frame.of(part)).rows(0)
     assert rows is not None
     judged = judge(Limits(), LayerTable(layers).operands("grad"), rows, np.zeros(1, np.bool_)).headroom
     assert np.array_equal(shown[0], judged.astype(np.float32))
@@ -346,6 +347,58 @@ def test_the_envelope_of_a_series_holds_every_extreme(store: Store, pen: MakePen
         np.testing.assert_equal(series.max[at], inside.max())
         np.testing.assert_equal(series.min[at], np.fmin.reduce(inside))
         np.testing.assert_allclose(series.values[at], finite.mean() if len(finite) else inside.max())
+
+
+def test_figures_of_a_scalar_are_those_of_all_its_points(store: Store, pen: MakePen, make: Make) -> None:
+    rng = np.random.default_rng(4)
+    first = pen(store, world=2)
+    second = pen(store, rank=1, world=2)
+    for step in range(0, 40, 4):
+        values = rng.normal(size=4)
+        values[0] = math.nan if step == 8 else values[0]
+        first.deliver(wire.Body(scalars=(make.scalars("loss", step, values.tolist()),)))
+        series = (make.scalars("loss", step, [9.0] * 4), make.scalars("mine", step, [math.inf] * 4))
+        second.deliver(wire.Body(scalars=series))
+    first.deliver(wire.Body(scalars=(make.scalars("late", 30, [1.0, 2.0]), make.scalars("all_nan", 0, [math.nan]))))
+    first.deliver(wire.Body(scalars=(make.scalars("late", 20, [3.0, 5.0]),)))
+    again = pen(store, world=2)  # goes back to step 10
+    again.deliver(wire.Body(scalars=(make.scalars("loss", 10, rng.normal(size=9).tolist()),)))
+    with store.read() as session:
+        run = run_named(session, "run")
+        assert run.id is not None
+        shown = scalar_figures(session, run.id)
+        points = raw_series(session, run.id, None, 0, 1000)
+    expected = {
+        name: {
+            "n": len(steps),
+            "last_step": steps[-1],
+            "last": values[-1],
+            "min": np.fmin.reduce(values),
+            "max": np.fmax.reduce(values),
+        }
+        for name, (steps, values) in points.items()
+        if len(steps)
+    }
+    assert "loss" in expected
+    assert "mine" in expected
+    np.testing.assert_equal(shown, expected)
+
+
+def test_many_skipped_steps_are_looked_up_at_both_ends(store: Store, pen: MakePen, make: Make) -> None:
+    # Nothing judges here: each layer is looked up, in one pass over the frames.
+    one = pen(store, layers=[make.layer(0, "a"), make.layer(1, "b")])
+    steps = 1000
+    for start in range(0, 2 * steps, 100):
+        nans = np.zeros((100, 2), np.int64)
+        nans[::2, 1] = 1
+        events = tuple(wire.Event(step=start + at, kind="skipped") for at in range(0, 100, 2))
+        one.deliver(wire.Body(summaries=(make.summaries("grad", start, np.ones((100, 2)), nans=nans),), events=events))
+    with store.read() as session:
+        run_id = run_named(session, "run").id
+        assert run_id is not None
+        found = skipped_steps(session, run_id)
+    assert [entry["step"] for entry in found] == list(range(0, 2 * steps, 2))
+    assert [entry["layer"] for entry in found] == ["b"] * 200 + [None] * 600 + ["b"] * 200
 
 
 @pytest.mark.parametrize(
@@ -467,14 +520,14 @@ def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAg
 
 
 def test_a_clock_that_is_ahead_hides_no_other_rank(server: Running, agent: MakeAgent) -> None:
-    for rank, ahead in ((0, 0), (1, 86400)):
-        one = agent(rank=rank, world=2, attempt=1)
+    for rank, ahead in ((0, 0), (1, 86400), (2, 86400), (2, 0)):
+        one = agent(rank=rank, world=3, attempt=1)
         for second in (100, 700, 701):
             time_ns = (second + ahead) * 10**9
             one.deliver(wire.Body(devices=(wire.Device(time_ns=time_ns, backend="rocm", index=0),)))
     samples = server.json("/api/v1/runs/run/devices?seconds=60")
-    assert [sample["rank"] for sample in samples] == [0, 0, 1, 1]
-    assert {device["rank"] for device in server.json("/api/v1/runs/run")["devices"]} == {0, 1}
+    assert [sample["rank"] for sample in samples] == [0, 2, 0, 2, 1, 1]
+    assert {device["rank"] for device in server.json("/api/v1/runs/run")["devices"]} == {0, 1, 2}
 
 
 def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent, make: Make) -> None:

@@ -16,8 +16,10 @@ from sqlalchemy import text
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, Gap, LayerRow, Run, WalFrame, Writer
+from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, WalFrame, Writer
 from floatscope_server.observation import Observation
+from floatscope_server.query.series import scalar_figures, scalar_series
+from floatscope_server.query.show import show
 from floatscope_server.store import Store
 
 if TYPE_CHECKING:
@@ -475,3 +477,61 @@ def test_silence_while_the_server_was_down_is_not_held_against_the_agents(
     again = open_store()
     again.tick()
     assert _run(again).state == "live"
+
+
+def test_of_a_step_that_comes_twice_the_later_stands_whatever_the_clock_says(
+    store: Store, pen: MakePen, make: Make, clock: Clock
+) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    clock.now -= 3600
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [2.0]),)))
+    run = _run(store)
+    with store.read() as session:
+        (series,) = scalar_series(session, run, names=None, first=None, last=None, points=10)
+        assert scalar_figures(session, run.id or 0)["loss"]["last"] == 2.0
+    assert series.values.tolist() == [2.0]
+    assert [o.seq for o in store.replay(run.id or 0, 1, last_steps=10)] == [1, 2]
+
+
+def test_what_the_agent_lost_and_what_the_server_left_out_are_counted_apart(
+    store: Store, pen: MakePen, make: Make
+) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    one.deliver(wire.Body(summaries=(make.summaries("moment", 0, [[1.0]]),)))
+    one.ask(wire.Beat(dropped=7))
+    one.seq += 1
+    one.ask(wire.Gap(seq=one.seq, first=0, last=6, count=7, reason="queue_full"))
+    with store.read() as session:
+        writer = session.exec(select(Writer)).one()
+        shown = show(session, _run(store))
+    assert (writer.dropped, writer.declared, writer.left_out) == (7, 7, 1)
+    assert shown["overhead"] == {"seconds": 0.0, "dropped": 7, "left_out": 1}
+
+
+def test_numbers_that_json_lacks_are_taken_in_events_too(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    event = wire.Event(step=0, kind="scale_changed", detail={"from": math.inf, "to": math.nan})
+    assert isinstance(one.deliver(wire.Body(events=(event,))), wire.Ack)
+    with store.read() as session:
+        detail = session.exec(select(StepEvent.detail)).one()
+    assert detail == {"from": "Infinity", "to": "NaN"}
+
+
+def test_a_failed_commit_makes_no_stalled_run_live(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    for _ in range(10):
+        clock.now += 10
+        one.ask(wire.Beat())
+    assert _run(store).state == "stalled"
+    store.write(
+        lambda session: session.execute(
+            text("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+        )
+    )
+    one.ask(wire.Beat())
+    assert store.counters.failed_commits == 1
+    store.write(lambda session: session.execute(text("DROP TRIGGER broken")))
+    one.ask(wire.Beat())
+    assert _run(store).state == "stalled"

@@ -11,12 +11,15 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from sqlalchemy import or_
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.book import Book, Transition
@@ -24,10 +27,13 @@ from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
 from floatscope_server.alerts.views import alerts_of
+from floatscope_server.database import StoreError
 from floatscope_server.models import Run, Writer
 from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters, RunWindow
+from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
+from floatscope_server.store.lifecycle import ENDED, GONE
 
 __all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
 
@@ -40,8 +46,8 @@ _RUNS_IN_MEMORY = 64
 _FLUSH_S = 1.0
 _SWEEP_S = 2.0
 _RETRY_S = 1.0
+_RETRY_AT_MOST_S = 60.0
 _ALL_STEPS = 1 << 40
-_OVER = ("finished", "failed")
 
 
 class Store(Protocol):
@@ -72,13 +78,39 @@ class _Run:
         self.window = RunWindow(rules)
         self.book = Book()
         self.seqs: dict[str, int] = {}
+        self.held: dict[str, Mark] = {}
         self.moved: dict[str, Mark] = {}
         self.transitions: list[Transition] = []
 
     def mark(self, observation: Observation) -> None:
         self.seqs[observation.writer] = observation.seq
         last = observation.body.first_step + max(observation.body.steps, 1) - 1
-        self.moved[observation.writer] = Mark(observation.writer, observation.seq, last)
+        mark = Mark(observation.writer, observation.seq, last, self.window.waits(observation.writer))
+        self.moved[mark.writer] = mark
+        self.held.pop(mark.writer, None)
+        if mark.held:
+            self.held[mark.writer] = mark
+
+    def take(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.transitions += self.book.apply(finding)
+
+    @property
+    def unstored(self) -> bool:
+        return bool(self.moved or self.transitions or self.book.changed or self.window.skips)
+
+    def stored(self) -> None:
+        self.moved, self.transitions = {}, []
+        self.book.changed.clear()
+        self.window.skips.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A run whose judging failed waits ``seconds``, until ``due`` on the monotonic clock."""
+
+    due: float
+    seconds: float
 
 
 class AlertEngine:
@@ -110,6 +142,7 @@ class AlertEngine:
         self._queue: deque[Observation] = deque()
         self._queued_bytes = 0
         self._behind: dict[_Key, None] = {}
+        self._paused: dict[_Key, _Pause] = {}
         self._waiters: list[threading.Event] = []
         self._wake = threading.Condition()
         self._stopping = False
@@ -159,35 +192,56 @@ class AlertEngine:
 
     def _main(self) -> None:
         recovered = False
+        waiting: list[threading.Event] = []
         while True:
             behind, batch, waiters, stopping = self._take(idle=recovered)
+            waiting += waiters
             try:
                 if not recovered:
-                    self._recover()
+                    behind += self._unjudged()
                     recovered = True
-                for key in behind:
-                    self._load(key, rebuild=True)
-                for observation in batch:
-                    self._judge(observation)
-                if time.monotonic() - self._swept >= _SWEEP_S or waiters:
+                self._judge_all(behind, batch)
+                if time.monotonic() - self._swept >= _SWEEP_S or waiting:
                     self._sweep()
-                if waiters or stopping or self._due():
+                if waiting or stopping or self._due():
                     self._flush()
             except Exception:  # noqa: BLE001 - logged
                 # The database is full or locked, or the store is stopping. Nothing of it is stored: forget it all and
                 # read it back.
                 if stopping:
                     _log.exception("the last alerts could not be stored; they are judged again at the next start")
-                    for waiter in waiters:
-                        waiter.set()
-                    return
-                _log.exception("alerts could not be judged; trying again")
-                self._forget(behind, batch, waiters)
-                continue
-            for waiter in waiters:
-                waiter.set()
+                else:
+                    _log.exception("alerts could not be stored; trying again")
+                    self._forget(behind, batch)
+                    continue
+            if stopping or not self._paused:
+                for waiter in waiting:
+                    waiter.set()
+                waiting = []
             if stopping:
                 return
+
+    def _judge_all(self, behind: list[_Key], batch: list[Observation]) -> None:
+        now = time.monotonic()
+        for key in [*behind, *(key for key, pause in self._paused.items() if pause.due <= now)]:
+            self._alone(key, partial(self._load, key, rebuild=True))
+        for observation in batch:
+            key = _Key(observation.run_id, observation.attempt)
+            if key not in self._paused:
+                self._alone(key, partial(self._judge, observation))
+
+    def _alone(self, key: _Key, action: Callable[[], object]) -> None:
+        """What fails for one run is forgotten and read back from the store later, and holds up no other."""
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - logged
+            before = self._paused.get(key)
+            seconds = _RETRY_S if before is None else min(2 * before.seconds, _RETRY_AT_MOST_S)
+            self._paused[key] = _Pause(time.monotonic() + seconds, seconds)
+            self._runs.pop(key, None)
+            _log.exception("run %d could not be judged; trying again in %g s", key.run_id, seconds)
+        else:
+            self._paused.pop(key, None)
 
     def _take(self, *, idle: bool) -> tuple[list[_Key], list[Observation], list[threading.Event], bool]:
         with self._wake:
@@ -200,26 +254,24 @@ class AlertEngine:
             waiters, self._waiters = self._waiters, []
             return behind, batch, waiters, self._stopping
 
-    def _forget(self, behind: list[_Key], batch: list[Observation], waiters: list[threading.Event]) -> None:
+    def _forget(self, behind: list[_Key], batch: list[Observation]) -> None:
         keys = {**dict.fromkeys(behind), **dict.fromkeys(self._runs)}
         keys |= dict.fromkeys(_Key(o.run_id, o.attempt) for o in batch)
         self._runs.clear()
         with self._wake:
             self._behind |= keys
-            self._waiters = waiters + self._waiters
             if not self._stopping:
                 self._wake.wait_for(lambda: self._stopping, _RETRY_S)
 
-    def _recover(self) -> None:
-        """Judge what was committed and not judged before the last end."""
+    def _unjudged(self) -> list[_Key]:
+        """What was committed and not judged before the last end."""
         with self._store.read() as session:
             rows = session.exec(
                 select(Writer.run_id, Writer.attempt, Writer.last_seq, Evaluated.seq).join(
                     Evaluated, col(Evaluated.writer) == col(Writer.id), isouter=True
                 )
             ).all()
-        for key in sorted({_Key(run_id, attempt) for run_id, attempt, last, seq in rows if last > (seq or 0)}):
-            self._load(key)
+        return sorted({_Key(run_id, attempt) for run_id, attempt, last, seq in rows if last > (seq or 0)})
 
     def _load(self, key: _Key, *, rebuild: bool = False) -> _Run:
         """The attempt from the store: marks and open alerts, a silent replay up to the marks, then what lies beyond."""
@@ -241,6 +293,7 @@ class AlertEngine:
             for entry in open_entries(session, key.run_id, key.attempt):
                 run.book.add(entry)
         run.seqs = {mark.writer: mark.seq for mark in marks}
+        run.held = {mark.writer: Mark(mark.writer, mark.seq, mark.step, held=True) for mark in marks if mark.held}
         self._runs[key] = run
         for observation in self._store.replay(key.run_id, key.attempt, last_steps=_reach(marks, written)):
             if observation.seq > run.seqs.get(observation.writer, 0):
@@ -248,6 +301,7 @@ class AlertEngine:
             else:
                 for _ in run.window.judge(observation):
                     pass
+                run.window.skips.clear()
         for writer, seq, step in written:
             # Blocks without steps are not replayed.
             if seq > run.seqs.get(writer, 0):
@@ -272,13 +326,20 @@ class AlertEngine:
             self._judge_in(run, observation)
 
     def _judge_in(self, run: _Run, observation: Observation) -> None:
-        run.mark(observation)
         try:
-            for finding in run.window.judge(observation):
-                run.transitions += run.book.apply(finding)
+            run.take(run.window.judge(observation))
         except Exception:  # noqa: BLE001 - logged
             # One block that the rules choke on must not end the judging of all others.
             _log.exception("block %d of writer %s could not be judged", observation.seq, observation.writer)
+        run.mark(observation)
+
+    def _finish(self, key: _Key) -> None:
+        """No step of this attempt goes on."""
+        run = self._run(key)
+        run.take(run.window.finish())
+        for mark in run.held.values():
+            run.moved[mark.writer] = replace(mark, held=False)
+        run.held.clear()
 
     def _end_older(self, key: _Key) -> None:
         """A new attempt has begun: nothing more is heard of those before."""
@@ -291,48 +352,70 @@ class AlertEngine:
         open_here = [k for k in self._runs if k.run_id == key.run_id and k.attempt < key.attempt]
         for old in sorted({*open_here, *(_Key(key.run_id, attempt) for attempt in older)}):
             run = self._runs.get(old) or self._load(old)
+            run.take(run.window.finish())
             run.transitions += run.book.end(Ended.RUN_RESTARTED)
 
     def _sweep(self) -> None:
-        """Drop what is pending in runs that are over: it can not fire any more."""
+        """Drop what is pending in runs that are over, and judge the steps whose rest will not come."""
         self._swept = time.monotonic()
         with self._store.read() as session:
+            held = session.exec(
+                select(Evaluated.run_id, Evaluated.attempt)
+                .join(Run, col(Run.id) == col(Evaluated.run_id))
+                .where(Evaluated.held, or_(col(Run.state).in_(ENDED), col(Run.attempt) > col(Evaluated.attempt)))
+                .distinct()
+            ).all()
             over = session.exec(
                 select(Alert.run_id, Alert.attempt)
                 .join(Run, col(Run.id) == col(Alert.run_id))
-                .where(Alert.state == "pending", col(Run.state).in_(_OVER))
+                .where(Alert.state == "pending", col(Run.state).in_(GONE))
                 .distinct()
             ).all()
-        for run_id, attempt in over:
-            run = self._run(_Key(run_id, attempt))
-            run.transitions += run.book.end(Ended.RUN_FINISHED)
+        for key in sorted({_Key(*row) for row in held}):
+            self._alone(key, partial(self._finish, key))
+        for key in sorted({_Key(*row) for row in over}):
+            self._alone(key, partial(self._close, key))
+
+    def _close(self, key: _Key) -> None:
+        run = self._run(key)
+        run.take(run.window.finish())
+        run.transitions += run.book.end(Ended.RUN_FINISHED)
 
     def _due(self) -> bool:
         return time.monotonic() - self._flushed >= _FLUSH_S or any(run.transitions for run in self._runs.values())
 
     def _flush(self) -> None:
         self._flushed = time.monotonic()
-        work: list[Work] = []
-        for key, run in self._runs.items():
-            if run.moved or run.transitions or run.book.changed:
-                work.append(
-                    Work(
-                        run_id=key.run_id,
-                        run=run.name,
-                        attempt=key.attempt,
-                        entries=list(run.book.changed),
-                        transitions=run.transitions,
-                        marks=list(run.moved.values()),
-                    )
-                )
+        work = {
+            key: Work(
+                run_id=key.run_id,
+                run=run.name,
+                attempt=key.attempt,
+                entries=list(run.book.changed),
+                transitions=run.transitions,
+                marks=list(run.moved.values()),
+                skips=list(run.window.skips),
+            )
+            for key, run in self._runs.items()
+            if run.unstored
+        }
         if not work:
             return
+        try:
+            self._write(work)
+        except (OperationalError, StoreError):
+            raise
+        except Exception:  # noqa: BLE001 - one of them is at fault: each is tried by itself
+            for key, item in work.items():
+                self._alone(key, partial(self._write, {key: item}))
+
+    def _write(self, work: Mapping[_Key, Work]) -> None:
         now = self._clock()
-        changed = self._store.write(lambda session: [store(session, self._settings, item, now) for item in work])
-        for run in self._runs.values():
-            run.moved, run.transitions = {}, []
-            run.book.changed.clear()
-        for item, alerts in zip(work, changed, strict=True):
+        changed = self._store.write(
+            lambda session: [store(session, self._settings, item, now) for item in work.values()]
+        )
+        for (key, item), alerts in zip(work.items(), changed, strict=True):
+            self._runs[key].stored()
             for alert in alerts:
                 self._live.publish(item.run, {"type": "alert", "run": item.run, "alert": alert})
 

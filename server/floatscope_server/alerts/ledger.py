@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import update
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.book import Entry, Transition
@@ -16,7 +17,9 @@ from floatscope_server.alerts.machine import Phase, State
 from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
 from floatscope_server.alerts.texts import message
 from floatscope_server.alerts.views import alert_view, webhook_body
-from floatscope_server.jsontext import plain, plain_number
+from floatscope_server.jsontext import number, plain, plain_number
+from floatscope_server.models import StepEvent
+from floatscope_server.rules.run import Skip
 from floatscope_server.rules.verdict import Severity, Verdict
 from floatscope_server.settings import Settings
 
@@ -25,11 +28,12 @@ __all__ = ["Mark", "Work", "new_event_id", "open_entries", "store", "wants"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a writer has been judged."""
+    """How far a writer has been judged; ``held``: the last step of block ``seq`` waits for its rest."""
 
     writer: str
     seq: int
     step: int
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Work:
     entries: Iterable[Entry]
     transitions: Iterable[Transition]
     marks: Iterable[Mark]
+    skips: Iterable[Skip] = ()
 
 
 def new_event_id() -> str:
@@ -72,8 +77,20 @@ def store(session: Session, settings: Settings, work: Work, now: datetime) -> li
         known = session.get(Evaluated, mark.writer)
         if known is None:
             known = Evaluated(writer=mark.writer, run_id=work.run_id, attempt=work.attempt, seq=0, step=-1)
-        known.seq, known.step = mark.seq, mark.step
+        known.seq, known.step, known.held = mark.seq, mark.step, mark.held
         session.add(known)
+    for skip in work.skips:
+        session.execute(
+            update(StepEvent)
+            .where(
+                col(StepEvent.run_id) == work.run_id,
+                col(StepEvent.step) == skip.step,
+                col(StepEvent.attempt) == work.attempt,
+                col(StepEvent.rank) == skip.rank,
+                col(StepEvent.kind) == "skipped",
+            )
+            .values(layer=skip.layer, certainty=skip.certainty)
+        )
     return [alert_view(row) for row in rows.values() if row.state != "pending"]
 
 
@@ -178,10 +195,6 @@ def open_entries(session: Session, run_id: int, attempt: int) -> list[Entry]:
     return [_entry(row) for row in rows]
 
 
-def _number(value: float | str | None) -> float | None:
-    return float(value) if isinstance(value, str) else value
-
-
 def _entry(row: Alert) -> Entry:
     machine: Mapping[str, Any] = row.machine
     severity = Severity[row.severity.upper()]
@@ -206,8 +219,8 @@ def _entry(row: Alert) -> Entry:
             tensor=row.detail.get("tensor"),
             format=row.format,
             rank=row.rank,
-            value=_number(row.value),
-            threshold=_number(row.threshold),
+            value=None if row.value is None else number(row.value),
+            threshold=None if row.threshold is None else number(row.threshold),
             hits=row.hits,
             certainty=machine["certainty"],
             detail=dict(row.detail),

@@ -84,7 +84,10 @@ class AlertEvent(SQLModel, table=True):
 
 
 class Evaluated(SQLModel, table=True):
-    """How far a writer's blocks have been judged; moves in the transaction that stores what came of it."""
+    """How far a writer's blocks have been judged; moves in the transaction that stores what came of it.
+
+    ``held``: the last step of the newest block waits for its rest.
+    """
 
     __tablename__ = "evaluated"
 
@@ -93,6 +96,7 @@ class Evaluated(SQLModel, table=True):
     attempt: int
     seq: int = Field(sa_type=BigInteger)
     step: int = Field(sa_type=BigInteger)
+    held: bool = False
 
 
 class Endpoint(SQLModel, table=True):

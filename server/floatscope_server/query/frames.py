@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import Frame
@@ -19,14 +19,12 @@ from floatscope_server.query.line import Stretch
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.replay import SUMMARIES
 
-__all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames"]
+__all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames", "summary_frames_at"]
 
 _T = TypeVar("_T")
 _BATCH = 256
 _OVERHEAD = 1000
 """Bytes that a decoded frame takes beside its data."""
-
-_Key = tuple[int, int, int, int, str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +44,11 @@ class FrameCache:
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
         self._bytes = 0
-        self._frames: OrderedDict[_Key, tuple[Frame, int]] = OrderedDict()
+        self._frames: OrderedDict[int, tuple[Frame, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> Frame | None:
-        """The frame of a row's key, if it is still there."""
+    def get(self, key: int) -> Frame | None:
+        """The frame of the row ``key``, if it is still there."""
         with self._lock:
             found = self._frames.get(key)
             if found is None:
@@ -58,7 +56,7 @@ class FrameCache:
             self._frames.move_to_end(key)
             return found[0]
 
-    def put(self, key: _Key, frame: Frame, size: int) -> None:
+    def put(self, key: int, frame: Frame, size: int) -> None:
         """Keep ``frame``, whose data takes ``size`` bytes."""
         size += _OVERHEAD
         with self._lock:
@@ -95,7 +93,7 @@ def stored_frames(
     rows = session.execute(
         select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
         .where(*condition)
-        .order_by(*_ORDER)
+        .order_by(col(WalFrame.id))
         .execution_options(yield_per=_BATCH)
     )
     for row in rows:
@@ -133,42 +131,41 @@ def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) 
 def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
     """Like ``stored_frames`` for summaries, through ``cache``, and rank by rank."""
     condition = _touching(stream, stretch, longest=MAX_STEPS)
-    keys = session.execute(select(*_KEY, col(WalFrame.n)).where(*condition).order_by(col(WalFrame.rank), *_ORDER)).all()
+    keys = session.execute(select(*_KEY).where(*condition).order_by(col(WalFrame.rank), col(WalFrame.id))).all()
+    yield from _decoded(session, cache, keys)
+
+
+def summary_frames_at(
+    session: Session, cache: FrameCache, stream: int, attempt: int, steps: npt.NDArray[np.int64]
+) -> Iterator[StoredFrame[Frame]]:
+    """Like ``summary_frames``, but only those that touch one of ``steps`` (in order, at least one)."""
+    stretch = Stretch(attempt=attempt, first=int(steps[0]), last=int(steps[-1]))
+    condition = _touching(stream, stretch, longest=MAX_STEPS)
+    keys = session.execute(select(*_KEY).where(*condition)).all()
+    firsts = np.array([key.first for key in keys], np.int64)
+    ends = firsts + np.array([key.n for key in keys], np.int64)
+    touched = np.searchsorted(steps, firsts) < np.searchsorted(steps, ends)
+    wanted = sorted((key for key, hit in zip(keys, touched.tolist(), strict=True) if hit), key=lambda key: key.id)
+    yield from _decoded(session, cache, wanted)
+
+
+def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> Iterator[StoredFrame[Frame]]:
     for start in range(0, len(keys), _BATCH):
         part = keys[start : start + _BATCH]
-        frames: list[Frame | None] = [cache.get(tuple(row[:7])) for row in part]
-        if None in frames:
-            absent = [row for row, frame in zip(part, frames, strict=True) if frame is None]
-            firsts = [row.first for row in absent]
-            fetched = session.execute(
-                select(*_KEY, col(WalFrame.data)).where(
-                    *condition,
-                    col(WalFrame.first).between(min(firsts), max(firsts)),
-                    col(WalFrame.rank).between(absent[0].rank, absent[-1].rank),
-                )
-            )
-            decoded = {}
+        frames = {row.id: cache.get(row.id) for row in part}
+        missing = [key for key, frame in frames.items() if frame is None]
+        if missing:
+            fetched = session.execute(select(col(WalFrame.id), col(WalFrame.data)).where(col(WalFrame.id).in_(missing)))
             for row in fetched:
-                frame = Frame.of(SUMMARIES.decode(row.data))
-                key: _Key = tuple(row[:7])
-                decoded[key] = frame
-                cache.put(key, frame, len(row.data))
-            frames = [frame or decoded[tuple(row[:7])] for row, frame in zip(part, frames, strict=True)]
-        for row, content in zip(part, frames, strict=True):
+                frame = frames[row.id] = Frame.of(SUMMARIES.decode(row.data))
+                cache.put(row.id, frame, len(row.data))
+        for row in part:
+            content = frames[row.id]
             assert content is not None
             yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=content)
 
 
-_KEY = (
-    col(WalFrame.stream_id),
-    col(WalFrame.attempt),
-    col(WalFrame.first),
-    col(WalFrame.rank),
-    col(WalFrame.writer),
-    col(WalFrame.seq),
-    col(WalFrame.part),
-)
-_ORDER = (col(WalFrame.received_at), col(WalFrame.seq), col(WalFrame.part))
+_KEY = (col(WalFrame.id), col(WalFrame.attempt), col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank))
 
 
 def _touching(stream: int, stretch: Stretch, *, longest: int | None) -> tuple[ColumnElement[bool], ...]:

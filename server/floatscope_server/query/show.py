@@ -8,10 +8,9 @@ from sqlmodel import Session, col, select
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, Stream, WalFrame, Writer
 from floatscope_server.query.heatmap import in_execution_order, run_layers
-from floatscope_server.query.series import device_samples, raw_series
+from floatscope_server.query.series import device_samples, scalar_figures
 from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.store.ledger import operands_json
-from floatscope_server.store.parts import MAX_STEP
 from floatscope_server.store.replay import SUMMARIES
 
 __all__ = ["show"]
@@ -50,11 +49,12 @@ def show(session: Session, run: Run) -> dict[str, object]:
         ],
         "coverage": _coverage(session, run, {layer.index: layer.parameters for layer in layers}),
         "skipped_steps": skipped_steps(session, run.id),
-        "scalars": _scalars(session, run.id),
+        "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
             "seconds": max((writer.overhead_s for writer in writers), default=0.0),
-            "dropped": sum(writer.dropped for writer in writers),
+            "dropped": sum(_lost_by_agent(writer) for writer in writers),
+            "left_out": sum(writer.left_out for writer in writers),
         },
         "gaps": [
             gap.model_dump(exclude={"id", "run_id"})
@@ -78,11 +78,17 @@ def _writer(writer: Writer) -> dict[str, int | float | str | None]:
         "last_seq": writer.last_seq,
         "last_step": writer.last_step,
         "last_seen_at": writer.last_seen_at.isoformat().replace("+00:00", "Z"),
-        "dropped": writer.dropped,
+        "dropped": _lost_by_agent(writer),
+        "left_out": writer.left_out,
         "overhead_s": writer.overhead_s,
         "clock_offset_ms": writer.clock_offset_ms,
         "bye": writer.bye,
     }
+
+
+def _lost_by_agent(writer: Writer) -> int:
+    """Its total in beats covers its gaps; a gap may come before the beat."""
+    return max(writer.dropped, writer.declared)
 
 
 def _coverage(session: Session, run: Run, parameters: dict[int, int]) -> dict[str, object]:
@@ -107,20 +113,6 @@ def _coverage(session: Session, run: Run, parameters: dict[int, int]) -> dict[st
         "observed": {kind: len(layers) for kind, layers in seen.items()},
         "gradient_share": share,
     }
-
-
-def _scalars(session: Session, run_id: int) -> dict[str, dict[str, object]]:
-    shown: dict[str, dict[str, object]] = {}
-    for name, (steps, values) in raw_series(session, run_id, None, 0, MAX_STEP).items():
-        if len(steps):
-            shown[name] = {
-                "n": len(steps),
-                "last_step": int(steps[-1]),
-                "last": float(values[-1]),
-                "min": float(np.fmin.reduce(values)),
-                "max": float(np.fmax.reduce(values)),
-            }
-    return shown
 
 
 def _devices(session: Session, run: Run) -> list[dict[str, object]]:

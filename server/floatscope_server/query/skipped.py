@@ -1,7 +1,8 @@
-"""Skipped optimizer steps and the layer at which the numbers broke, from the summaries stored at that step."""
+"""Skipped optimizer steps and the layer at which the numbers broke."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -9,27 +10,29 @@ from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.models import StepEvent
-from floatscope_server.query.frames import stored_frames
+from floatscope_server.query.frames import FrameCache, summary_frames_at
 from floatscope_server.query.heatmap import run_layers
-from floatscope_server.query.line import Stretch, canonical_line, stream_id
+from floatscope_server.query.line import canonical_line, stream_id
 from floatscope_server.rules.producer import Evidence, Producer, find
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
-from floatscope_server.store.parts import MAX_STEPS
-from floatscope_server.store.replay import SUMMARIES
 
 __all__ = ["skipped_steps"]
+
+_COMPUTED = 200
+"""Steps at either end of what the rules have not judged yet for which the layer is looked up meanwhile."""
 
 
 def skipped_steps(session: Session, run_id: int) -> list[dict[str, object]]:
     """[{step, layer, rank}] of the canonical line; ``layer`` is None if every stored summary was finite.
 
-    The layer is the one that the alert on the step names (``rules.producer``).
+    The layer is the one that the alert on the step names: it was stored when the rules judged the step. Where they have
+    not yet, the summaries of the step are read.
     """
-    table = LayerTable(run_layers(session, run_id))
+    table: LayerTable | None = None
     found: list[dict[str, object]] = []
     for stretch in canonical_line(session, run_id):
         events = session.exec(
-            select(StepEvent)
+            select(StepEvent.step, StepEvent.rank, StepEvent.layer, StepEvent.certainty)
             .where(
                 StepEvent.run_id == run_id,
                 StepEvent.attempt == stretch.attempt,
@@ -38,40 +41,56 @@ def skipped_steps(session: Session, run_id: int) -> list[dict[str, object]]:
                 StepEvent.step <= stretch.last,
             )
             .order_by(col(StepEvent.step), col(StepEvent.rank))
-        ).all()
-        for step, same in groupby(events, key=lambda event: event.step):
-            culprit = _culprit(session, table, run_id, stretch.attempt, step)
-            if culprit is None:
-                found.append({"step": step, "layer": None, "rank": next(same).rank})
-            else:
-                rank, producer = culprit
+        )
+        unjudged: dict[int, dict[str, object]] = {}
+        for step, group in groupby(events, key=lambda event: event[0]):
+            same = list(group)
+            judged = [(certainty, rank, layer) for _, rank, layer, certainty in same if certainty is not None]
+            _, rank, layer = max(judged, key=lambda item: item[0], default=(0, same[0][1], None))
+            found.append({"step": step, "layer": layer, "rank": rank})
+            if not judged:
+                unjudged[step] = found[-1]
+        if unjudged:
+            table = table or LayerTable(run_layers(session, run_id))
+            steps = list(unjudged)
+            if len(steps) > 2 * _COMPUTED:
+                steps = steps[:_COMPUTED] + steps[-_COMPUTED:]
+            for step, (rank, producer) in _culprits(session, table, run_id, stretch.attempt, steps).items():
                 assert producer.first is not None
-                found.append({"step": step, "layer": table.name(producer.first), "rank": rank})
+                unjudged[step] |= {"layer": table.name(producer.first), "rank": rank}
     return found
 
 
-def _culprit(session: Session, table: LayerTable, run_id: int, attempt: int, step: int) -> tuple[int, Producer] | None:
-    """(rank, producer) of the rank whose own values tell most; the lowest one of several."""
-    by_rank: dict[int, dict[str, Rows]] = {}
-    at = Stretch(attempt=attempt, first=step, last=step)
+def _culprits(
+    session: Session, table: LayerTable, run_id: int, attempt: int, steps: Sequence[int]
+) -> dict[int, tuple[int, Producer]]:
+    """(rank, producer) of the rank whose own values tell most, the lowest one of several, by step."""
+    wanted = np.array(steps, np.int64)
+    tensors: dict[int, dict[int, dict[str, Rows]]] = {step: {} for step in steps}
+    cache = FrameCache(0)
     for kind in wire.KINDS:
         stream = stream_id(session, run_id, f"layer/{kind}")
         if stream is None:
             continue
-        for stored in stored_frames(session, stream, at, SUMMARIES.decode, longest=MAX_STEPS):
-            rows = Block(stored.content).rows(step)
-            if rows is not None:
-                by_rank.setdefault(stored.rank, {})[kind] = rows
-    found = []
-    for rank, rows_of in sorted(by_rank.items()):
-        evidence = Evidence(
-            rows=rows_of,
-            broken={kind: rows.nonfinite for kind, rows in rows_of.items()},
-            weights=np.full(table.size, -1, np.int64),
-            loss_nonfinite=False,
-            reduced=len(by_rank) > 1,
-        )
-        producer = find(table, evidence)
-        if producer is not None:
-            found.append((rank, producer))
-    return max(found, key=lambda item: item[1].certainty, default=None)
+        for stored in summary_frames_at(session, cache, stream, attempt, wanted):
+            block = Block(kind, stored.content)
+            low, high = np.searchsorted(wanted, (block.first_step, block.first_step + block.steps))
+            for step in steps[low:high]:
+                rows = block.rows(step)
+                assert rows is not None
+                of_rank = tensors[step].setdefault(stored.rank, {})
+                of_rank[kind] = of_rank[kind].joined(rows) if kind in of_rank else rows
+    found: dict[int, tuple[int, Producer]] = {}
+    for step, by_rank in tensors.items():
+        for rank, rows_of in sorted(by_rank.items()):
+            evidence = Evidence(
+                rows=rows_of,
+                broken={kind: rows.nonfinite for kind, rows in rows_of.items()},
+                weights=np.full(table.size, -1, np.int64),
+                loss_nonfinite=False,
+                reduced=len(by_rank) > 1,
+            )
+            producer = find(table, evidence)
+            if producer is not None and (step not in found or producer.certainty > found[step][1].certainty):
+                found[step] = (rank, producer)
+    return found

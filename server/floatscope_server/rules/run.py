@@ -3,68 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from floatscope import wire
+from floatscope_server.frame import Frame
 from floatscope_server.observation import Observation
 from floatscope_server.rules.layers import LayerWindow
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record, has_sound_loss, record_of, scalars_by_step
 from floatscope_server.rules.scalars import ScalarWindow
-from floatscope_server.rules.tensors import Block, LayerTable
+from floatscope_server.rules.tensors import Block, LayerTable, Rows
 from floatscope_server.rules.verdict import Finding
 
-__all__ = ["RunWindow"]
+__all__ = ["RunWindow", "Skip"]
+
+
+_MAX_PARTS = 64
+"""Blocks over which one step may be spread, 64 MiB; what comes later is judged as a step of its own."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known of one step of one rank."""
+
+    rows: dict[str, Rows] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    skipped: bool = False
+
+    def join(self, later: _Step) -> None:
+        for kind, rows in later.rows.items():
+            self.rows[kind] = self.rows[kind].joined(rows) if kind in self.rows else rows
+        self.values |= later.values
+        self.skipped = self.skipped or later.skipped
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A step whose rest comes in the block ``seq`` + 1 of ``writer``."""
+
+    writer: str
+    seq: int
+    number: int
+    step: _Step
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """What was found about a skipped step: the layer that its alert names, None if everything was finite."""
+
+    step: int
+    rank: int
+    layer: str | None
+    certainty: int
 
 
 class _Rank:
     def __init__(self, rules: RuleParameters, rank: int) -> None:
+        self.rank = rank
         self.scalars = ScalarWindow(rules, rank)
         self.layers = LayerWindow(rules, rank)
+        self.open: _Open | None = None
 
 
 class RunWindow:
     """All that the rules remember of one attempt of one run.
 
-    ``judge`` is a generator and moves the window on as it is consumed: the verdicts of a finding must be asked for
-    before the next one is drawn.
+    ``judge`` and ``finish`` are generators and move the window on as they are consumed: the verdicts of a finding must
+    be asked for before the next one is drawn. ``skips`` collects what was found about skipped steps and is the
+    caller's to clear.
     """
 
     def __init__(self, rules: RuleParameters) -> None:
+        self.skips: list[Skip] = []
         self._rules = rules
         self._ranks: dict[int, _Rank] = {}
         self._layers: Mapping[int, wire.Layer] = {}
         self._table = LayerTable({})
+        self._world = 1
 
     def judge(self, observation: Observation) -> Iterator[Finding]:
-        """The findings of every step of ``observation``, in order."""
+        """The findings of every step of ``observation`` that is complete, in order.
+
+        A step that goes on in the writer's next block waits for it. If another comes instead (a gap was declared, a
+        process took the rank's place) it is judged by what there is.
+        """
         body = observation.body
         if observation.layers != self._layers:
             self._layers = dict(observation.layers)
             self._table = LayerTable(self._layers)
+        self._world = observation.world
         rank = self._ranks.setdefault(observation.rank, _Rank(self._rules, observation.rank))
-        scalars = scalars_by_step(body.scalars)
-        blocks = [Block(summaries) for summaries in body.summaries if summaries.layers]
-        skips = {event.step for event in body.events if event.kind == "skipped"}
-        steps = set(scalars) | skips
-        for block in blocks:
-            steps.update(range(block.first_step, block.first_step + block.steps))
-        for step in sorted(steps):
-            rows = {block.kind: found for block in blocks if (found := block.rows(step)) is not None}
-            values = scalars.get(step, {})
-            layers = rank.layers.see(
-                self._table, rows, reduced=observation.world > 1, sound_loss=has_sound_loss(values)
+        steps = _steps(body)
+        before, rank.open = rank.open, None
+        if before is not None:
+            if (observation.writer, observation.seq) == (before.writer, before.seq + 1):
+                if before.number in steps:
+                    before.step.join(steps[before.number])
+                steps[before.number] = before.step
+            else:
+                yield from self._judge(rank, before.number, before.step)
+        number = max(steps, default=-1)
+        parts = 1 if before is None or before.number != number else before.parts + 1
+        if body.continued and steps and parts < _MAX_PARTS:
+            rank.open = _Open(
+                writer=observation.writer, seq=observation.seq, number=number, step=steps.pop(number), parts=parts
             )
-            now: Record = record_of(
-                step,
-                values,
-                skip_event=step in skips,
-                seen=rank.scalars.names,
-                previous_scale=rank.scalars.last_scale,
-                grad_nan=layers.grad_nan,
-                grad_inf=layers.grad_inf,
-            )
-            rank.scalars.learn(values)
-            nonfinite = rank.scalars.nonfinite(now)
-            yield from rank.layers.judge(layers, now, nonfinite, since=rank.scalars.nonfinite_since)
-            yield from rank.scalars.judge(now)
-            rank.scalars.push(now, nonfinite)
+        for number in sorted(steps):
+            yield from self._judge(rank, number, steps[number])
+
+    def waits(self, writer: str) -> bool:
+        """Whether the last step of ``writer`` is not complete."""
+        return any(rank.open is not None and rank.open.writer == writer for rank in self._ranks.values())
+
+    def finish(self) -> Iterator[Finding]:
+        """The findings of steps whose rest will not come."""
+        for rank in self._ranks.values():
+            before, rank.open = rank.open, None
+            if before is not None:
+                yield from self._judge(rank, before.number, before.step)
+
+    def _judge(self, rank: _Rank, number: int, step: _Step) -> Iterator[Finding]:
+        layers = rank.layers.see(
+            self._table, step.rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values)
+        )
+        now: Record = record_of(
+            number,
+            step.values,
+            skip_event=step.skipped,
+            seen=rank.scalars.names,
+            previous_scale=rank.scalars.last_scale,
+            grad_nan=layers.grad_nan,
+            grad_inf=layers.grad_inf,
+        )
+        rank.scalars.learn(step.values)
+        nonfinite = rank.scalars.nonfinite(now)
+        for finding in rank.layers.judge(layers, now, nonfinite, since=rank.scalars.nonfinite_since):
+            if step.skipped and finding.kind == "nonfinite":
+                verdict = finding.verdict(str(rank.rank))
+                self.skips.append(Skip(step=number, rank=rank.rank, layer=verdict.layer, certainty=verdict.certainty))
+            yield finding
+        yield from rank.scalars.judge(now)
+        rank.scalars.push(now, nonfinite)
+
+
+def _steps(body: wire.Body) -> dict[int, _Step]:
+    steps: dict[int, _Step] = {}
+    for number, values in scalars_by_step(body.scalars).items():
+        steps.setdefault(number, _Step()).values = values
+    for event in body.events:
+        if event.kind == "skipped":
+            steps.setdefault(event.step, _Step()).skipped = True
+    for summaries in body.summaries:
+        block = Block(summaries.kind, Frame.of(summaries))
+        for number in range(block.first_step, block.first_step + block.steps):
+            rows = block.rows(number)
+            assert rows is not None
+            steps.setdefault(number, _Step()).join(_Step(rows={block.kind: rows}))
+    return steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,6 +47,18 @@ class Rows:
     floor: F64
     zeros: F64
 
+    def joined(self, later: Rows) -> Rows:
+        """Both as one; of a layer that is in both the later row stands."""
+        keep = ~np.isin(self.layers, later.layers)
+        return Rows(
+            kind=self.kind,
+            **{
+                f.name: np.concatenate((getattr(self, f.name)[keep], getattr(later, f.name)))
+                for f in dataclasses.fields(self)
+                if f.name != "kind"
+            },
+        )
+
     def at(self, layer: int) -> int:
         """The position of the run's layer ``layer``, -1 when it has no row here."""
         found = np.flatnonzero(self.layers == layer)
@@ -55,11 +68,10 @@ class Rows:
 class Block:
     """The summaries of one kind, [steps, layers]; converted once, read step by step."""
 
-    def __init__(self, summaries: wire.Summaries) -> None:
-        self.kind = summaries.kind
-        self.first_step = summaries.first_step
-        self.steps = summaries.steps
-        frame = Frame.of(summaries)
+    def __init__(self, kind: str, frame: Frame) -> None:
+        self.kind = kind
+        self.first_step = frame.first_step
+        self.steps = frame.steps
         self.layers = frame.layers
         self.observed = frame.observed
         self.nans = frame.fields["nans"].astype(np.int64)

@@ -15,20 +15,34 @@ from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.database import utc
-from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, Stream, StreamState, WalFrame, Writer
+from floatscope_server.jsontext import plain
+from floatscope_server.models import (
+    CONTINUED,
+    NONFINITE,
+    Attempt,
+    Gap,
+    LayerRow,
+    Run,
+    ScalarSeries,
+    StepEvent,
+    Stream,
+    StreamState,
+    WalFrame,
+    Writer,
+)
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, operands_json
+from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger, operands_json
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
 
-__all__ = ["NONFINITE", "Batch", "Reply"]
+__all__ = ["Batch", "Reply"]
 
 Reply = Callable[[wire.ServerMessage], None]
 
-NONFINITE = 1
-"""Bit of ``WalFrame.flags``: a NaN or an infinity is in it."""
+_MAX_KEPT_SERIES = 20_000
+"""Series of a run, over ranks and attempts, of which figures are kept."""
 
 _MAX_REASONS = 64
 _MAX_REASON = 200
@@ -131,7 +145,7 @@ class Batch:
             reason=gap.reason[:_MAX_REASON],
         )
         self._session.add(row)
-        writer.dropped = min(writer.dropped + row.count, MAX_STEP)
+        writer.declared = min(writer.declared + row.count, MAX_STEP)
         self._ack(writer, reply)
 
     def _refuse(self, run: KnownRun, writer: KnownWriter, seq: int, code: str, text: str, reply: Reply) -> None:
@@ -255,7 +269,7 @@ class Batch:
 
     def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
         """Declare what the server did not keep; ``flush`` writes it."""
-        writer.dropped = min(writer.dropped + count, MAX_STEP)
+        writer.left_out = min(writer.left_out + count, MAX_STEP)
         pending = self._omitted.setdefault(writer.id, {})
         fresh = reason not in pending and reason not in writer.reasons
         if fresh and len(writer.reasons.keys() | pending.keys()) >= _MAX_REASONS:
@@ -288,24 +302,19 @@ class Batch:
             writer.reasons[gap.reason] = gap.id
 
     def _store(self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body) -> None:
-        ordinals: dict[int, int] = {}
+        more = CONTINUED if body.continued else 0
 
         def add(stream: str, first: int, n: int, flags: int, data: bytes) -> None:
-            stream_id = self._stream(run, writer.attempt, stream)
-            part = ordinals.get(stream_id, 0)
-            ordinals[stream_id] = part + 1
             self._frames.append(
                 {
-                    "stream_id": stream_id,
+                    "stream_id": self._stream(run, writer.attempt, stream),
                     "attempt": writer.attempt,
                     "first": first,
-                    "rank": writer.rank,
-                    "writer": writer.id,
-                    "seq": seq,
-                    "part": part,
                     "n": n,
-                    "flags": flags,
-                    "received_at": utc(self._now),
+                    "rank": writer.rank,
+                    "writer": writer.number,
+                    "seq": seq,
+                    "flags": flags | more,
                     "data": data,
                 }
             )
@@ -317,6 +326,11 @@ class Batch:
             add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
         if body.scalars:
             steps = [np.frombuffer(series.steps, "<i8") for series in body.scalars]
+            for series, points in zip(body.scalars, steps, strict=True):
+                key = (writer.attempt, writer.rank, series.name)
+                if key in run.series or len(run.series) < _MAX_KEPT_SERIES:
+                    kept = run.series.setdefault(key, KnownSeries.empty())
+                    kept.add(points, np.frombuffer(series.values, "<f8"))
             first = min(int(s.min()) for s in steps)
             last = max(int(s.max()) for s in steps)
             finite = all(np.isfinite(np.frombuffer(series.values, "<f8")).all() for series in body.scalars)
@@ -331,10 +345,10 @@ class Batch:
                     "attempt": writer.attempt,
                     "step": event.step,
                     "rank": writer.rank,
-                    "writer": writer.id,
+                    "writer": writer.number,
                     "seq": seq,
                     "kind": event.kind,
-                    "detail": event.detail,
+                    "detail": plain(event.detail),
                 }
             )
 
@@ -346,8 +360,10 @@ class Batch:
             assert stream.id is not None
             run.streams[name] = stream.id
         stream_id = run.streams[name]
-        statement = upsert(StreamState).values(stream_id=stream_id, attempt=attempt, sealed=0, epoch=0)
-        self._connection.execute(statement.on_conflict_do_nothing())
+        if (stream_id, attempt) not in run.opened:
+            statement = upsert(StreamState).values(stream_id=stream_id, attempt=attempt, sealed=0, epoch=0)
+            self._connection.execute(statement.on_conflict_do_nothing())
+            run.opened.add((stream_id, attempt))
         return stream_id
 
     def flush(self) -> None:
@@ -362,7 +378,33 @@ class Batch:
             self._write_writer(writer)
         for run in self.changed.values():
             self._write_run(run)
+            self._write_series(run)
         self._session.flush()
+
+    def _write_series(self, run: KnownRun) -> None:
+        changed = [(key, series) for key, series in run.series.items() if series.changed]
+        if not changed:
+            return
+        statement = upsert(ScalarSeries)
+        renewed = ("n", "first_step", "last_step", "last", "min", "max", "ordered")
+        self._connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["run_id", "attempt", "rank", "name"],
+                set_={name: statement.excluded[name] for name in renewed},
+            ),
+            [
+                {
+                    "run_id": run.id,
+                    "attempt": attempt,
+                    "rank": rank,
+                    "name": name,
+                    **{key: getattr(series, key) for key in renewed},
+                }
+                for (attempt, rank, name), series in changed
+            ],
+        )
+        for _, series in changed:
+            series.changed = False
 
     def _write_writer(self, writer: KnownWriter) -> None:
         values: dict[str, Any] = {
@@ -370,6 +412,8 @@ class Batch:
             "last_step": writer.last_step,
             "last_seen_at": utc(writer.seen_at),
             "dropped": writer.dropped,
+            "declared": writer.declared,
+            "left_out": writer.left_out,
             "queue_bytes": writer.queue_bytes,
             "spool_bytes": writer.spool_bytes,
             "overhead_s": writer.overhead_s,
@@ -411,6 +455,8 @@ class Batch:
                 steps=run.steps,
                 glance=run.glance.stored(),
                 heartbeat_at=utc(seen),
+                progress_at=utc(run.progress_at),
+                seconds_per_step=run.seconds_per_step,
                 finished_at=utc(seen) if ended else None,
             )
         )

@@ -117,6 +117,7 @@ def _new_run(session: Session, hello: wire.Hello, now: float) -> KnownRun:
         created_at=utc(now),
         started_at=utc(now),
         heartbeat_at=utc(now),
+        progress_at=utc(now),
     )
     session.add(row)
     session.flush()
@@ -164,8 +165,10 @@ def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello
     )
     session.add(row)
     session.flush()
+    assert row.number is not None
     return KnownWriter(
         id=row.id,
+        number=row.number,
         rank=row.rank,
         attempt=row.attempt,
         agent=row.agent,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, LayerRow, Run, Stream, Writer
+from floatscope_server.models import Attempt, LayerRow, Run, ScalarSeries, Stream, Writer
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
 
-__all__ = ["KnownRun", "KnownWriter", "Ledger", "layer_of", "operands_json"]
+__all__ = ["KnownRun", "KnownSeries", "KnownWriter", "Ledger", "layer_of", "operands_json"]
 
 _PACE = 0.1
 """Weight of the newest step in the running mean of the time per step."""
@@ -27,6 +30,7 @@ class KnownWriter:
     """A writer as of the newest block of it."""
 
     id: str
+    number: int
     rank: int
     attempt: int
     agent: str
@@ -37,12 +41,46 @@ class KnownWriter:
     """None until it is needed: it is loaded then."""
     bye: str | None = None
     dropped: int = 0
+    declared: int = 0
+    left_out: int = 0
     queue_bytes: int = 0
     spool_bytes: int = 0
     overhead_s: float = 0.0
     damaged_seq: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     """Gap row of each reason for which the server left something out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownSeries:
+    """As ``models.ScalarSeries``; ``changed`` since it was written."""
+
+    n: int
+    first_step: int
+    last_step: int
+    last: float
+    min: float
+    max: float
+    ordered: bool
+    changed: bool = False
+
+    @classmethod
+    def empty(cls) -> KnownSeries:
+        """Before the first point."""
+        return cls(n=0, first_step=-1, last_step=-1, last=math.nan, min=math.nan, max=math.nan, ordered=True)
+
+    def add(self, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
+        """Take in points in the order in which they came; at least one."""
+        first, last = int(steps[0]), int(steps[-1])
+        self.ordered = self.ordered and first > self.last_step and bool((np.diff(steps) > 0).all())
+        self.first_step = int(steps.min()) if self.n == 0 else min(self.first_step, int(steps.min()))
+        if last >= self.last_step:
+            self.last = float(values[-1])
+        self.last_step = max(self.last_step, int(steps.max()))
+        self.n += len(steps)
+        self.min = float(np.fmin(self.min, np.fmin.reduce(values)))
+        self.max = float(np.fmax(self.max, np.fmax.reduce(values)))
+        self.changed = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +101,10 @@ class KnownRun:
     glance: Glance
     progress_at: float
     seconds_per_step: float = 0.0
+    series: dict[tuple[int, int, str], KnownSeries] = field(default_factory=dict)
+    """By attempt, rank and name."""
+    opened: set[tuple[int, int]] = field(default_factory=set)
+    """Streams and attempts that have their row in stream_state."""
 
     def progressed(self, attempt: int, first: int, last: int, now: float) -> None:
         """Take note of steps ``first`` to ``last`` of ``attempt``."""
@@ -125,7 +167,7 @@ class Ledger:
     def of_writer(self, session: Session, writer_id: str) -> tuple[KnownRun, KnownWriter] | None:
         """The run that ``writer_id`` writes to, and what is known of it."""
         if writer_id not in self._of_writer:
-            row = session.get(Writer, writer_id)
+            row = session.exec(select(Writer).where(Writer.id == writer_id)).one_or_none()
             if row is None:
                 return None
             run_row = session.get(Run, row.run_id)
@@ -176,17 +218,31 @@ class Ledger:
             },
             writers={},
             glance=Glance(row.glance),
-            progress_at=row.heartbeat_at.timestamp(),
+            progress_at=row.progress_at.timestamp(),
+            seconds_per_step=row.seconds_per_step,
+            series={
+                (s.attempt, s.rank, s.name): _series_of(s)
+                for s in session.exec(select(ScalarSeries).where(ScalarSeries.run_id == row.id))
+            },
         )
         self.runs[row.name] = run
         for writer in writers:
             self.add(run, writer)
 
 
+def _series_of(row: ScalarSeries) -> KnownSeries:
+    last, low, high = (math.nan if value is None else value for value in (row.last, row.min, row.max))
+    return KnownSeries(
+        n=row.n, first_step=row.first_step, last_step=row.last_step, last=last, min=low, max=high, ordered=row.ordered
+    )
+
+
 def _writer_of(row: Writer) -> KnownWriter:
     seen: datetime = row.last_seen_at
+    assert row.number is not None
     return KnownWriter(
         id=row.id,
+        number=row.number,
         rank=row.rank,
         attempt=row.attempt,
         agent=row.agent,
@@ -195,6 +251,8 @@ def _writer_of(row: Writer) -> KnownWriter:
         seen_at=seen.timestamp(),
         bye=row.bye,
         dropped=row.dropped,
+        declared=row.declared,
+        left_out=row.left_out,
         queue_bytes=row.queue_bytes,
         spool_bytes=row.spool_bytes,
         overhead_s=row.overhead_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, LayerRow, Run, StepEvent, Stream, WalFrame
+from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.observation import Observation
 from floatscope_server.store.ledger import layer_of
 
@@ -35,22 +34,26 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
         return
     since = span.last_step - last_steps + 1
     layers = {row.idx: layer_of(row) for row in session.exec(select(LayerRow).where(LayerRow.run_id == run_id))}
-    events = _events(session, run_id, attempt, since)
+    left = _events(session, run_id, attempt, since)
     frames = session.execute(
-        select_columns(WalFrame.__table__, col(Stream.name).label("stream"))  # type: ignore[attr-defined]
+        select_columns(
+            WalFrame.__table__,  # type: ignore[attr-defined]
+            col(Stream.name).label("stream"),
+            col(Writer.id).label("writer_id"),
+        )
         .join(Stream, col(Stream.id) == col(WalFrame.stream_id))
+        .join(Writer, col(Writer.number) == col(WalFrame.writer))
         .where(
             col(Stream.run_id) == run_id,
             col(WalFrame.attempt) == attempt,
             col(Stream.name) != "gpu",
             col(WalFrame.first) + col(WalFrame.n) > since,
         )
-        .order_by(
-            col(WalFrame.received_at), col(WalFrame.writer), col(WalFrame.seq), col(Stream.name), col(WalFrame.part)
-        )
+        .order_by(col(WalFrame.id))
     )
-    for (writer, rank, seq), group in groupby(frames, key=lambda f: (f.writer, f.rank, f.seq)):
-        yield Observation(
+
+    def observation(writer: str, rank: int, seq: int, body: wire.Body) -> Observation:
+        return Observation(
             run_id=run_id,
             run=run.name,
             attempt=attempt,
@@ -58,26 +61,40 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
             writer=writer,
             seq=seq,
             world=run.world,
-            body=_body(list(group), tuple(events[writer, seq])),
+            body=body,
             layers=layers,
         )
 
+    for (writer, rank, seq), group in groupby(frames, key=lambda f: (f.writer_id, f.rank, f.seq)):
+        mine = left.get((writer, rank), {})
+        for earlier in [known for known in mine if known < seq]:
+            yield observation(writer, rank, earlier, _body([], tuple(mine.pop(earlier))))
+        yield observation(writer, rank, seq, _body(list(group), tuple(mine.pop(seq, ()))))
+    for (writer, rank), mine in left.items():
+        for seq, events in mine.items():
+            yield observation(writer, rank, seq, _body([], tuple(events)))
 
-def _events(session: Session, run_id: int, attempt: int, since: int) -> defaultdict[tuple[str, int], list[wire.Event]]:
-    events: defaultdict[tuple[str, int], list[wire.Event]] = defaultdict(list)
+
+def _events(
+    session: Session, run_id: int, attempt: int, since: int
+) -> dict[tuple[str, int], dict[int, list[wire.Event]]]:
+    """By writer and rank, then by seq in order: a block may hold nothing else."""
+    events: dict[tuple[str, int], dict[int, list[wire.Event]]] = {}
     rows = session.exec(
-        select(StepEvent)
+        select(StepEvent, Writer.id)
+        .join(Writer, col(Writer.number) == col(StepEvent.writer))
         .where(StepEvent.run_id == run_id, StepEvent.attempt == attempt, StepEvent.step >= since)
         .order_by(col(StepEvent.id))
     )
-    for row in rows:
-        events[row.writer, row.seq].append(wire.Event(step=row.step, kind=row.kind, detail=row.detail))
+    for row, writer in rows:
+        of_writer = events.setdefault((writer, row.rank), {})
+        of_writer.setdefault(row.seq, []).append(wire.Event(step=row.step, kind=row.kind, detail=row.detail))
     return events
 
 
 def _body(frames: list[Any], events: tuple[wire.Event, ...]) -> wire.Body:
-    first = min(frame.first for frame in frames)
-    last = max(frame.first + frame.n - 1 for frame in frames)
+    first = min([*(frame.first for frame in frames), *(event.step for event in events)])
+    last = max([*(frame.first + frame.n - 1 for frame in frames), *(event.step for event in events)])
     return wire.Body(
         first_step=first,
         steps=last - first + 1,
@@ -85,4 +102,5 @@ def _body(frames: list[Any], events: tuple[wire.Event, ...]) -> wire.Body:
         histograms=tuple(HISTOGRAMS.decode(f.data) for f in frames if f.stream.startswith("hist/")),
         scalars=tuple(s for f in frames if f.stream == "scalar" for s in SCALARS.decode(f.data)),
         events=events,
+        continued=any(frame.flags & CONTINUED for frame in frames),
     )

@@ -18,8 +18,9 @@ from floatscope import wire
 from floatscope_server.alerts.engine import AlertEngine, alerts_of
 from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
 from floatscope_server.alerts.signing import first_secrets
-from floatscope_server.models import Run
+from floatscope_server.models import Run, StepEvent
 from floatscope_server.observation import Observation
+from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
@@ -301,3 +302,66 @@ def test_runs_do_not_mix(build: Build, store: Store, feed: Feed, engines: Engine
     engine.drain()
     with store.read() as session:
         assert session.exec(select(Alert.run)).all() == ["one"]
+
+
+def test_a_run_that_cannot_be_read_holds_up_no_other(
+    build: Build, store: Store, feed: Feed, engines: Engines, wait: Callable[[Callable[[], bool]], None]
+) -> None:
+    class Flawed:
+        """The real store, but for one run."""
+
+        def __init__(self) -> None:
+            self.failures = 0
+            self.whole = False
+
+        def write(self, fn: Callable[[Session], _T]) -> _T:
+            return store.write(fn)
+
+        def read(self) -> AbstractContextManager[Session]:
+            return store.read()
+
+        def replay(self, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]:
+            if run_id == 1 and not self.whole:
+                self.failures += 1
+                raise ValueError("a frame of this run cannot be decoded")
+            return store.replay(run_id, attempt, last_steps=last_steps)
+
+    flawed = Flawed()
+    engine = engines(store=flawed)
+    bad, good = feed.hello(run="bad"), feed.hello(run="good")
+    for writer in (bad, good, bad, good):
+        feed.put(writer, _steps(build, {0: 1.0}))
+    feed.put(good, _steps(build, {1: NAN}))
+    feed.put(bad, _steps(build, {1: NAN}))
+    wait(lambda: _told(store) == [("nonfinite", "firing", 1)])
+    # The blocks that came meanwhile asked for no further try.
+    assert flawed.failures <= 2
+    flawed.whole = True
+    engine.drain()
+    assert _told(store) == [("nonfinite", "firing", 1)] * 2
+
+
+def test_a_skipped_step_is_stored_with_the_layer_of_its_alert(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    for step in range(4):
+        bad = {1: 1} if step == 2 else None
+        feed.put(
+            writer,
+            build.body(
+                build.summary("grad", step, 3, infs=bad),
+                records={step: {"loss": 1.0}},
+                events=[wire.Event(step=step, kind="skipped")] if bad else [],
+            ),
+        )
+    engine.drain()
+    with store.read() as session:
+        run_id = session.exec(select(Run.id)).one()
+        assert run_id is not None
+        (alert,) = alerts_of(session, run_id)
+        event = session.exec(select(StepEvent)).one()
+        (skipped,) = skipped_steps(session, run_id)
+    assert alert["layer"] == event.layer == skipped["layer"] == "b"
+    assert event.certainty is not None

@@ -45,6 +45,8 @@ def upgrade() -> None:
         sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("started_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("heartbeat_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("progress_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("seconds_per_step", sa.Float(), nullable=False),
         sa.Column("finished_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
@@ -160,6 +162,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("held", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],
@@ -204,16 +207,37 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id", "name"),
     )
     op.create_table(
+        "scalar_series",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("n", sa.BigInteger(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.Float(), nullable=True),
+        sa.Column("min", sa.Float(), nullable=True),
+        sa.Column("max", sa.Float(), nullable=True),
+        sa.Column("ordered", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "name"),
+    )
+    op.create_table(
         "step_event",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
-        sa.Column("writer", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("writer", sa.BigInteger(), nullable=False),
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("detail", sa.JSON(), nullable=False),
+        sa.Column("layer", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("certainty", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],
@@ -237,6 +261,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "writer",
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("id", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
@@ -246,6 +271,8 @@ def upgrade() -> None:
         sa.Column("last_step", sa.BigInteger(), nullable=False),
         sa.Column("last_seen_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("dropped", sa.BigInteger(), nullable=False),
+        sa.Column("declared", sa.BigInteger(), nullable=False),
+        sa.Column("left_out", sa.BigInteger(), nullable=False),
         sa.Column("queue_bytes", sa.BigInteger(), nullable=False),
         sa.Column("spool_bytes", sa.BigInteger(), nullable=False),
         sa.Column("overhead_s", sa.Float(), nullable=False),
@@ -256,7 +283,8 @@ def upgrade() -> None:
             ["run_id"],
             ["run.id"],
         ),
-        sa.PrimaryKeyConstraint("id"),
+        sa.PrimaryKeyConstraint("number"),
+        sa.UniqueConstraint("id"),
     )
     with op.batch_alter_table("writer", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_writer_run_id"), ["run_id"], unique=False)
@@ -291,28 +319,34 @@ def upgrade() -> None:
     )
     op.create_table(
         "wal_frame",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("first", sa.BigInteger(), nullable=False),
-        sa.Column("rank", sa.Integer(), nullable=False),
-        sa.Column("writer", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
-        sa.Column("seq", sa.BigInteger(), nullable=False),
-        sa.Column("part", sa.Integer(), nullable=False),
         sa.Column("n", sa.BigInteger(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("writer", sa.BigInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("flags", sa.Integer(), nullable=False),
-        sa.Column("received_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
             ["stream_id"],
             ["stream.id"],
         ),
-        sa.PrimaryKeyConstraint("stream_id", "attempt", "first", "rank", "writer", "seq", "part"),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
+    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
+        batch_op.create_index("ix_wal_frame_span", ["stream_id", "attempt", "first", "n", "rank"], unique=False)
+
     # ### end Alembic commands ###
 
 
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
+    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
+        batch_op.drop_index("ix_wal_frame_span")
+
     op.drop_table("wal_frame")
     op.drop_table("stream_state")
     with op.batch_alter_table("alert_event", schema=None) as batch_op:
@@ -328,6 +362,7 @@ def downgrade() -> None:
         batch_op.drop_index("ix_step_event_run_step")
 
     op.drop_table("step_event")
+    op.drop_table("scalar_series")
     op.drop_table("layer")
     with op.batch_alter_table("gap", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_gap_run_id"))
