@@ -227,8 +227,7 @@ class Batch:
             if reason is None and layer.index not in numbers and len(known) + len(numbers) >= 2 * most:
                 reason = f"more than {2 * most} layer numbers from one agent"
             if reason is not None:
-                step = max(writer.last_step, 0)
-                self._left_out(run, writer, step, step, reason, 1)
+                self.omit(run, writer, reason)
                 continue
             index = run.names.setdefault(layer.name, len(table))
             ours = msgspec.structs.replace(layer, index=index)
@@ -266,6 +265,11 @@ class Batch:
                 for layer in layers
             ],
         )
+
+    def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
+        """Declare that a part of a hello was not kept."""
+        step = max(writer.last_step, 0)
+        self._left_out(run, writer, step, step, reason, 1)
 
     def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
         """Declare what the server did not keep; ``flush`` writes it."""
