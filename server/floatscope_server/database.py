@@ -19,12 +19,22 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, QueuePool
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel
 
-__all__ = ["Reader", "StoreError", "head_revision", "lock_folder", "migration_config", "open_writer", "utc", "writer"]
+__all__ = [
+    "Reader",
+    "StoreError",
+    "head_revision",
+    "lock_folder",
+    "migration_config",
+    "open_writer",
+    "understood",
+    "utc",
+    "writer",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +111,21 @@ def _begin_deferred(connection: Connection) -> None:
 
 
 @contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """What SQLite says against the database at ``path`` as a ``StoreError`` that says what to do."""
+    try:
+        yield
+    except DatabaseError as error:
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        hint = {
+            sqlite3.SQLITE_FULL: "free space on its disk",
+            sqlite3.SQLITE_READONLY: "make it writable, or choose another folder with --data DIR",
+            sqlite3.SQLITE_CORRUPT: "it is damaged: restore a backup, or choose another folder with --data DIR",
+        }.get(code, "choose another folder with --data DIR")
+        raise StoreError(f"cannot use the database {path}: {error.orig}; {hint}") from error
+
+
+@contextmanager
 def writer(path: Path) -> Iterator[Connection]:
     """The writing connection with the schema at its newest; ``StoreError`` when the file cannot be used."""
     engine = open_writer(path)
@@ -110,7 +135,8 @@ def writer(path: Path) -> Iterator[Connection]:
         engine.dispose()
         raise StoreError(f"cannot open the database {path}: {error.orig}") from error
     try:
-        _migrate(connection, path)
+        with understood(path):
+            _migrate(connection, path)
         yield connection
         connection.rollback()
         raw = connection.connection.driver_connection
@@ -146,8 +172,18 @@ def _migrate(connection: Connection, path: Path) -> None:
                 f"the database {path} was written by a newer floatscope (schema {current}; this version knows up to "
                 f"{scripts.get_current_head()}): upgrade floatscope, or choose another folder with --data DIR"
             )
+        if current is None and (foreign := sorted(inspect(connection).get_table_names())):
+            raise StoreError(
+                f"the database {path} is another program's (it has a table {foreign[0]!r}): choose another folder with "
+                "--data DIR"
+            )
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        if missing := sorted(SQLModel.metadata.tables.keys() - set(inspect(connection).get_table_names())):
+            raise StoreError(
+                f"the database {path} lacks the table {missing[0]!r}: restore a backup, or choose another folder with "
+                "--data DIR"
+            )
 
 
 class Reader:

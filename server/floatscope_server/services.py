@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.auth import Gatekeeper
+from floatscope_server.database import understood
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.frames import FrameCache
@@ -52,7 +53,8 @@ class Services:
         """Open the store; ``StoreError`` if that cannot be done. ``start`` does it if nobody has."""
         self.store.start()
         try:
-            self.gatekeeper.start()
+            with understood(self.settings.database):
+                self.gatekeeper.start()
         except BaseException:
             self.store.stop()
             raise

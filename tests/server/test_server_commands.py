@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +39,9 @@ def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command]
     running = _server(command, tmp_path / "data")
     address = running.address()
     (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    with closing(sqlite3.connect(tmp_path / "foreign" / "floatscope.db")) as raw:
+        raw.execute("CREATE TABLE other (id INT)")
     cases = {
         ("--data", str(tmp_path / "other"), "--port", address.rpartition(":")[2]): "Address already in use",
         ("--data", str(tmp_path / "data"), "--port", "0"): "another floatscope server is using",
@@ -44,6 +49,11 @@ def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command]
         ("--host", "0.0.0.0"): "--token-file",
         ("--db", "postgresql://a:b@c/d"): "only sqlite",
         ("--port", "99999"): "port 99999",
+        ("--webhook-allow", "a/b"): "neither a host name nor a network",
+        ("--webhook-allow", " "): "neither a host name nor a network",
+        ("--db", "sqlite:///"): "names no file",
+        ("--host", "a..b", "--token-file", str(tmp_path / "t")): "cannot listen on a..b",
+        ("--data", str(tmp_path / "foreign"), "--port", "0"): "another program's",
         ("--token-file", str(tmp_path / "file"), "--port", "0"): "holds no token",
         ("--host", "203.0.113.1", "--token-file", str(tmp_path / "t"), "--port", "0"): "cannot listen",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from sqlmodel import SQLModel
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+from floatscope_server.offline import read_runs
+from floatscope_server.settings import Settings
+from floatscope_server.store import Store
 
 
 def test_the_migrated_schema_is_that_of_the_models(tmp_path: Path) -> None:
@@ -110,3 +114,42 @@ def test_names_with_odd_characters_are_paths_not_options(tmp_path: Path) -> None
 def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
     # ON CONFLICT DO UPDATE and read-only WAL readers.
     assert sqlite3.sqlite_version_info >= (3, 24, 0)
+
+
+def _made(path: Path) -> Path:
+    with writer(path):
+        pass
+    return path
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "floatscope.db"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE run (id INT)")
+        raw.commit()
+    with pytest.raises(StoreError, match="another program's"), writer(path):
+        pass
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("run",)]
+
+
+@pytest.mark.parametrize("table", ["run", "wal_frame", "endpoint", "meta"])
+def test_a_database_that_lacks_a_table_is_a_clear_message(tmp_path: Path, table: str) -> None:
+    path = _made(tmp_path / "floatscope.db")
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"DROP TABLE {table}")
+        raw.commit()
+    with pytest.raises(StoreError, match=f"lacks the table '{table}'"), writer(path):
+        pass
+
+
+@pytest.mark.parametrize("start", [100, 8192, 2 * 8192])
+def test_a_damaged_database_is_one_line(tmp_path: Path, start: int) -> None:
+    path = _made(tmp_path / "floatscope.db")
+    content = bytearray(path.read_bytes())
+    content[start:] = bytes(len(content) - start)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"cannot (use|open) the database|lacks the table"):
+        Store(Settings(data=tmp_path)).start()
+    with pytest.raises(StoreError):
+        read_runs(tmp_path)

@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import Reader, StoreError, lock_folder, utc, writer
+from floatscope_server.database import Reader, StoreError, lock_folder, understood, utc, writer
 from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
@@ -187,7 +187,8 @@ class Store:
     def _main(self, opened: Future[None]) -> None:
         try:
             with writer(self.settings.database) as connection:
-                self._load_meta(connection)
+                with understood(self.settings.database):
+                    self._load_meta(connection)
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
