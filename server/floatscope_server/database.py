@@ -27,6 +27,7 @@ from sqlmodel import Session, SQLModel
 __all__ = [
     "Reader",
     "StoreError",
+    "checkpoint",
     "head_revision",
     "lock_folder",
     "migration_config",
@@ -139,12 +140,17 @@ def writer(path: Path) -> Iterator[Connection]:
             _migrate(connection, path)
         yield connection
         connection.rollback()
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # outside of any transaction
+        checkpoint(connection, truncate=True)
     finally:
         connection.close()
         engine.dispose()
+
+
+def checkpoint(connection: Connection, *, truncate: bool = False) -> None:
+    """Bring what the WAL holds into the database file, as far as no reader is in the way; outside of a transaction."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    raw.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchall()
 
 
 def migration_config() -> Config:

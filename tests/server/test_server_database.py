@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sqlmodel import SQLModel
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+from floatscope_server.models import Meta
 from floatscope_server.offline import read_runs
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -153,3 +155,37 @@ def test_a_damaged_database_is_one_line(tmp_path: Path, start: int) -> None:
         Store(Settings(data=tmp_path)).start()
     with pytest.raises(StoreError):
         read_runs(tmp_path)
+
+
+def test_a_quiet_server_brings_its_wal_into_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("floatscope_server.store.store._CHECKPOINT_S", 0.0)
+    store = Store(Settings(data=tmp_path / "data"))
+    store.start()
+    try:
+        store.write(lambda session: session.add(Meta(key="fact", value="kept")))
+
+        def kept() -> bool:
+            # The file alone, as if the WAL were lost.
+            (tmp_path / "copy.db").write_bytes((tmp_path / "data" / "floatscope.db").read_bytes())
+            with closing(sqlite3.connect(tmp_path / "copy.db")) as raw:
+                try:
+                    return raw.execute("SELECT 1 FROM meta WHERE key = 'fact'").fetchone() is not None
+                except sqlite3.DatabaseError:
+                    return False
+
+        wait_for(kept, "a checkpoint")
+    finally:
+        store.stop()
+    assert not (tmp_path / "data" / "floatscope.db-wal").exists()
+
+
+def test_health_returns_with_the_disk(tmp_path: Path, wait_for: Callable[..., None]) -> None:
+    store = Store(Settings(data=tmp_path / "data"))
+    store.start()
+    try:
+        store._failing = True
+        wait_for(lambda: store.writing, "the probe")
+    finally:
+        store.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -506,6 +507,13 @@ def test_histograms_of_a_layer_come_column_by_column(server: Running, agent: Mak
     missing = server.get("/api/v1/runs/run/layers/none/histogram")
     assert missing.status == 404
     assert missing.json["error"]["code"] == "unknown_layer"
+
+
+@pytest.mark.parametrize("name", ["..", "a\nb", "a/b", "histogram", "%2F"])
+def test_a_layer_is_found_by_any_name(server: Running, agent: MakeAgent, make: Make, name: str) -> None:
+    agent(layers=[make.layer(0, name)])
+    content = server.json("/api/v1/runs/run/histogram?" + urllib.parse.urlencode({"layer": name}))
+    assert (content["layer"], content["columns"]) == (name, [])
 
 
 def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAgent) -> None:

@@ -106,6 +106,14 @@ async def heatmap(
     return await services.answer(question)
 
 
+@router.get("/runs/{run}/histogram")
+async def histogram_by_name(
+    run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
+) -> Response:
+    """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
+    return await histogram(run, layer, services, kind, first, last)
+
+
 @router.get("/runs/{run}/layers/{layer:path}/histogram")
 async def histogram(
     run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
