@@ -21,6 +21,7 @@ __all__ = [
     "KINDS",
     "MAX_BLOCK_BYTES",
     "MAX_IN_FLIGHT",
+    "MAX_RUN_NAME",
     "MISSING_BITS",
     "PROTOCOL",
     "PROTOCOL_MIN",
@@ -53,6 +54,7 @@ __all__ = [
     "decode_body",
     "decode_server",
     "encode",
+    "is_run_name",
     "make_block",
 ]
 
@@ -61,6 +63,8 @@ PROTOCOL_MIN = 1
 SUBPROTOCOL = "floatscope.v1"
 MAX_BLOCK_BYTES = 1 << 20
 MAX_IN_FLIGHT = 8
+MAX_RUN_NAME = 128
+"""Characters."""
 MISSING_BITS = 0x7FC00001
 """float32 payload of "not observed"; an observed NaN is 0x7FC00000."""
 
@@ -298,6 +302,17 @@ class Refused(_Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
     hint: str
     retryable: bool = False
+
+
+def is_run_name(name: str) -> bool:
+    """Whether ``name`` can stand in an address: 1 to 128 printable characters, no slash, no blank at an end."""
+    return (
+        0 < len(name) <= MAX_RUN_NAME
+        and name.isprintable()
+        and name == name.strip()
+        and not set(name) & {"/", "\\"}
+        and name not in {".", ".."}
+    )
 
 
 AgentMessage = Hello | Block | Gap | Beat | Bye

@@ -140,8 +140,14 @@ class Gatekeeper:
         if kind.lower() == "bearer":
             return self._scope_of_token(token.strip())
         cookie = connection.cookies.get(COOKIE)
-        grant = self._sessions.get(_digest(cookie)) if cookie else None
-        return grant.scope if grant is not None and grant.until > self._clock() else None
+        digest = _digest(cookie) if cookie else ""
+        grant = self._sessions.get(digest)
+        if grant is None:
+            return None
+        if grant.until <= self._clock():
+            self._sessions.pop(digest, None)
+            return None
+        return grant.scope
 
     def _scope_of_token(self, token: str) -> str | None:
         shown = _digest(token)
@@ -173,7 +179,15 @@ class Gatekeeper:
         )
         grant = _Grant(scope=scope, until=row.expires_at.timestamp())
         digest = row.hash
-        self._store.write(lambda session: session.add(row))
+
+        def write(session: DatabaseSession) -> None:
+            session.execute(delete(Session).where(col(Session.expires_at) < now))
+            session.add(row)
+
+        self._store.write(write)
+        ended = [known for known, other in tuple(self._sessions.items()) if other.until <= now.timestamp()]
+        for known in ended:
+            self._sessions.pop(known, None)
         self._sessions[digest] = grant
         return cookie, scope
 

@@ -54,9 +54,10 @@ def utc(seconds: float) -> datetime:
 
 
 def lock_folder(folder: Path) -> int:
-    """Make ``folder`` and hold it for this process; returns the open lock, to be closed at the end."""
+    """Make ``folder``, for its owner alone, and hold it for this process; returns the open lock, to be closed at the
+    end."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "floatscope.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(
@@ -77,6 +78,15 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     quoted = str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     # isolation_level None: the driver must not start transactions by itself, the "begin" event below does.
     return sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
+
+
+def _close_to_others(path: Path) -> None:
+    """Make the file, or what a former version left, readable by its owner alone: webhook secrets are in it. SQLite
+    gives the files beside it the mode of the database."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        if file.exists() and file.stat().st_mode & 0o077:
+            file.chmod(0o600)
 
 
 def open_writer(path: Path) -> Engine:
@@ -129,6 +139,10 @@ def understood(path: Path) -> Iterator[None]:
 @contextmanager
 def writer(path: Path) -> Iterator[Connection]:
     """The writing connection with the schema at its newest; ``StoreError`` when the file cannot be used."""
+    try:
+        _close_to_others(path)
+    except OSError as error:
+        raise StoreError(f"cannot open the database {path}: {error.strerror}") from error
     engine = open_writer(path)
     try:
         connection = engine.connect()
@@ -196,7 +210,13 @@ class Reader:
     """Read-only access to the store, beside a running server or without one."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except PermissionError as error:
+            raise StoreError(
+                f"the store at {path} belongs to another user; ask its server with --server URL"
+            ) from error
+        if not found:
             raise StoreError(f"there is no floatscope store at {path}; give the folder of a server with --data DIR")
         self._engine = create_engine(
             "sqlite://",

@@ -25,7 +25,7 @@ _SILENCE_S = 60.0
 """Agents beat every 10 s."""
 _LENGTH = struct.Struct("<I")
 
-_POLICY, _RESTART, _TOO_LATE = 1008, 1012, 1000
+_CLOSED, _POLICY, _RESTART = 1000, 1008, 1012
 
 
 @router.websocket("/ingest/v1")
@@ -87,7 +87,7 @@ class _Outgoing:
     """Answers on their way to one agent; of acknowledgements in a row only the last is kept."""
 
     def __init__(self) -> None:
-        self.code = _TOO_LATE
+        self.code = _CLOSED
         self.refused = False
         self._answers: deque[wire.ServerMessage] = deque()
         self._ended = False

@@ -10,6 +10,7 @@ from sqlmodel import select
 
 from floatscope import wire
 from floatscope._formats import formats
+from floatscope_server.auth import ROUTES
 from floatscope_server.jsontext import encode_json
 from floatscope_server.live import Heat, Viewer
 from floatscope_server.models import Run
@@ -25,7 +26,9 @@ router = APIRouter()
 _MAX_TEXT = 4096
 _STUCK_S = 20.0
 _TRY_AGAIN = 1013
-_CLOSED = 1000
+_POLICY = 1008
+_SESSION_S = 1.0
+"""Between two looks whether the session still holds."""
 
 
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,15 +67,26 @@ async def live_socket(socket: WebSocket) -> None:
     )
     sender = asyncio.create_task(_send(socket, viewer))
     reader = asyncio.create_task(_receive(socket, viewer, services))
+    session = asyncio.create_task(_signed_out(socket, services))
+    tasks = (sender, reader, session)
     try:
-        done, _ = await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
         services.live.remove(viewer)
-        sender.cancel()
-        reader.cancel()
-        await asyncio.gather(sender, reader, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if done == {session}:
+        async with asyncio.timeout(_STUCK_S):
+            await socket.close(_POLICY, "the session has ended")
+
+
+async def _signed_out(socket: WebSocket, services: Services) -> None:
+    """Return once whoever opened the socket may no longer read: signed out here or elsewhere, or the time is up."""
+    while services.gatekeeper.allows(socket, ROUTES["WEBSOCKET", "/live/v1"]):
+        await asyncio.sleep(_SESSION_S)
 
 
 async def _send(socket: WebSocket, viewer: Viewer) -> None:

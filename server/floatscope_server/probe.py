@@ -7,12 +7,14 @@ import os
 import sys
 import urllib.request
 
+from floatscope_server.settings import DEFAULT_PORT
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Ask the server of this machine, past any proxy."""
-    address = f"http://127.0.0.1:{os.environ.get('FLOATSCOPE_PORT', '6160')}/healthz"
+    address = f"http://127.0.0.1:{os.environ.get('FLOATSCOPE_PORT', DEFAULT_PORT)}/healthz"
     try:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=3).close()
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -63,10 +62,6 @@ async def admit_socket(socket: WebSocket, path: str) -> bool:
     return False
 
 
-class _TooLargeError(Exception):
-    pass
-
-
 class SecurityMiddleware:
     """Host, Origin and body size are checked before anything else; security headers go on every response."""
 
@@ -88,18 +83,21 @@ class SecurityMiddleware:
         if scope["type"] == "websocket":
             await self._app(scope, receive, guarded_send)
             return
-        sent = False
+        await self._app(scope, self._bounded(receive), guarded_send)
 
-        async def watched_send(message: Message) -> None:
-            nonlocal sent
-            sent = sent or message["type"] == "http.response.start"
-            await guarded_send(message)
+    def _bounded(self, receive: Receive) -> Receive:
+        received = 0
 
-        try:
-            await self._app(scope, _bounded(receive, self._settings.max_body_bytes), watched_send)
-        except _TooLargeError:
-            if not sent:
-                await _deny(self._too_large(), scope, receive, guarded_send)
+        async def wrapped() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._settings.max_body_bytes:
+                # An HTTPException: FastAPI makes 400 of anything else that is raised while it reads a body.
+                raise self._too_large()
+            return message
+
+        return wrapped
 
     def _too_large(self) -> Refusal:
         limit = self._settings.max_body_bytes
@@ -179,20 +177,6 @@ def _with_headers(send: Send) -> Send:
                 headers.setdefault(name, value)
             headers.setdefault("cache-control", "no-store")
         await send(message)
-
-    return wrapped
-
-
-def _bounded(receive: Receive, limit: int) -> Callable[[], Awaitable[Message]]:
-    received = 0
-
-    async def wrapped() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > limit:
-            raise _TooLargeError
-        return message
 
     return wrapped
 

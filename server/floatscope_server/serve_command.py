@@ -34,6 +34,7 @@ def serve(args: argparse.Namespace) -> int:
             data=Path(args.data) if args.data else None,
             db=args.db,
             token_file=Path(args.token_file) if args.token_file else None,
+            public_url=args.public_url,
             allowed_hosts=tuple(args.allowed_host) if args.allowed_host else None,
             webhook_allow=tuple(args.webhook_allow) if args.webhook_allow else None,
         )

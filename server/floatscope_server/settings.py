@@ -36,6 +36,9 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     """Host names, without port, under which browsers may reach the server besides its own address."""
 
+    public_url: str | None = None
+    """Where people reach this server, such as ``https://floatscope.example``; links in webhooks begin with it."""
+
     webhook_allow: tuple[str, ...] = ()
     """Hosts and CIDRs that are not public and that webhooks may connect to all the same."""
 
@@ -89,6 +92,8 @@ class Settings:
         for entry in self.webhook_allow:
             if not _names_an_address(entry):
                 raise ValueError(f"--webhook-allow {entry!r} is neither a host name nor a network such as 10.0.0.0/8")
+        if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
+            raise ValueError(f"public_url {self.public_url!r} is no address; write https://NAME or http://NAME:PORT")
         if not self.loopback and self.token_file is None:
             raise ValueError(
                 f"listening on {self.host} would let anybody in; add --token-file FILE (it is written with fresh "
@@ -109,6 +114,20 @@ class Settings:
             return False
 
     @property
+    def url(self) -> str | None:
+        """Where links to this server begin, without a slash at the end; None where it does not know its address: a
+        port of the system's choice, or listening on all addresses."""
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        try:
+            everywhere = ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            everywhere = not self.host
+        if everywhere or not self.port:
+            return None
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    @property
     def database(self) -> Path:
         """The SQLite file."""
         if self.db is None:
@@ -117,10 +136,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
-        """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_ALLOWED_HOSTS`` and
-        ``_WEBHOOK_ALLOW`` (lists by commas); an override that is not None wins."""
+        """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_PUBLIC_URL``,
+        ``_ALLOWED_HOSTS`` and ``_WEBHOOK_ALLOW`` (lists by commas); an override that is not None wins."""
         values: dict[str, object] = {}
-        for name in ("host", "db"):
+        for name in ("host", "db", "public_url"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
                 values[name] = text
         for name in ("data", "token_file"):

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from websockets.exceptions import WebSocketException
 
 from floatscope import wire
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.server.conftest import Agent, Command, Make, MakeAgent, Reply
+    from tests.server.conftest import Agent, Command, Make, MakeAgent, Reply, Running
 
 
 def _server(command: Callable[..., Command], data: Path, *options: str) -> Command:
@@ -280,3 +281,14 @@ def _stream(one: Agent, make: Make, rank: int, acked: list[int], stop: threading
         answer = one.receive()
         assert isinstance(answer, wire.Ack), answer
         acked[rank] = max(acked[rank], answer.seq)
+
+
+def test_a_token_for_this_machine_goes_past_any_proxy(server: Running, command: Callable[..., Command]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(0.0)
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        environment = {"http_proxy": address, "HTTP_PROXY": address, "no_proxy": "", "FLOATSCOPE_TOKEN": "secret"}
+        status, out, err = command("runs", "--json", "--server", server.url, **environment).finish()
+        assert (status, json.loads(out)) == (0, []), err
+        with pytest.raises(BlockingIOError):
+            proxy.accept()

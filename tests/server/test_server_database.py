@@ -189,3 +189,23 @@ def test_health_returns_with_the_disk(tmp_path: Path, wait_for: Callable[..., No
         wait_for(lambda: store.writing, "the probe")
     finally:
         store.stop()
+
+
+def test_the_store_is_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "data"
+    before = os.umask(0o022)
+    try:
+        store = Store(Settings(data=folder))
+        store.start()
+        modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+        store.stop()
+        # What was readable before is closed at the next start.
+        (folder / "floatscope.db").chmod(0o644)
+        store.start()
+        store.stop()
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {"floatscope.db", "floatscope.db-wal", "floatscope.db-shm"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert (folder / "floatscope.db").stat().st_mode & 0o777 == 0o600

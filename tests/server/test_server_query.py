@@ -77,7 +77,7 @@ def test_cells_are_powers_of_two_aligned_and_as_fine_as_fits() -> None:
 @pytest.mark.parametrize("worst", ["min", "max"])
 def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
     rng = np.random.default_rng(1)
-    pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, np.nan, MISSING], np.float32)
+    pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, MISSING], np.float32)
     for cell in (1, 2, 8):
         plane = pool[rng.integers(0, len(pool), (29, 7))]
         gaps = np.sort(rng.choice(200, 29, replace=False))
@@ -94,12 +94,9 @@ def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
 
 def _pool_slowly(cell: npt.NDArray[np.float32], worst: str) -> np.float32:
     observed = [value for value in cell if not is_missing(np.array([value]))[0]]
-    numbers = [value for value in observed if not np.isnan(value)]
     if not observed:
         return np.float32(MISSING)
-    if not numbers or (worst == "max" and len(numbers) < len(observed)):
-        return np.float32(np.nan)
-    return np.float32(min(numbers) if worst == "min" else max(numbers))
+    return np.float32(min(observed) if worst == "min" else max(observed))
 
 
 def _same(a: npt.ArrayLike, b: npt.ArrayLike) -> bool:
@@ -303,6 +300,38 @@ def test_a_summary_short_of_a_field_is_left_out_and_breaks_nothing(
     one.deliver(wire.Body(summaries=(make.summaries("grad", 1, [[1.0]]),)))
     assert [gap["reason"] for gap in server.json("/api/v1/runs/run")["gaps"]] == [f"summary without {name}"]
     assert server.json("/api/v1/runs/run/heatmap")["columns"] == [0, 1]
+
+
+def test_coverage_is_what_the_agent_said_last(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+
+    def covered() -> Any:  # noqa: ANN401 - JSON
+        with store.read() as session:
+            return show(session, run_named(session, "run"))["coverage"]
+
+    assert (covered()["trainable"], covered()["reasons"]) == (None, {})
+    for step, observed in ((0, 1), (100, 2)):
+        detail: dict[str, str | int | float | bool | None] = {
+            "trainable": 3,
+            "observed": observed,
+            "count/frozen": 1,
+            "layers/frozen": "head",
+        }
+        one.deliver(wire.Body(events=(wire.Event(step=step, kind="coverage", detail=detail),)))
+    assert covered()["trainable"] == {"observed": 2, "total": 3}
+    assert covered()["reasons"] == {"frozen": {"layers": 1, "names": "head"}}
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS))
+@pytest.mark.parametrize("worst", [math.nan, math.inf, 0.0])
+def test_no_metric_is_a_nan_but_that_of_not_observed(
+    store: Store, pen: MakePen, make: Make, metric: str, worst: float
+) -> None:
+    one = pen(store, layers=[make.layer(0, "a", ("grad", "fp16"))])
+    fields: dict[str, Any] = dict.fromkeys(("absmin", "sum", "sumsq", "scale", "under", "over_high"), worst)
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[worst]], **fields),)))
+    values = _heat(store, metric=metric).values
+    assert (np.isnan(values) == is_missing(values)).all()
 
 
 def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make) -> None:
@@ -552,6 +581,8 @@ def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent,
     } <= set(shown)
     assert shown["steps"] == 1
     assert shown["coverage"] == {
+        "trainable": None,
+        "reasons": {},
         "layers": 1,
         "layers_with_parameters": 1,
         "observed": {"grad": 1},

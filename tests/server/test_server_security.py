@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fastapi import APIRouter
 from sqlmodel import select
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from floatscope import wire
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.server.conftest import MakeAgent, Reply, Running, Start
+    from tests.server.conftest import Clock, MakeAgent, Reply, Running, Start
 
 
 def _all_routes() -> set[tuple[str, str]]:
@@ -261,6 +261,52 @@ def test_a_long_body_without_a_length_is_refused_as_it_comes(server: Running) ->
         except (BrokenPipeError, ConnectionResetError):
             pass
         assert raw.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_long_chunked_body_is_413_on_json_routes_too(start: Start) -> None:
+    server = start(max_body_bytes=1000)
+    for path in ("/api/v1/session", "/api/v1/endpoints"):
+        with _raw(server) as raw:
+            raw.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n".encode()
+            )
+            raw.sendall(b"7d0\r\n" + b" " * 2000 + b"\r\n0\r\n\r\n")
+            answer = b""
+            while b"hint" not in answer:
+                part = raw.recv(4096)
+                assert part, answer
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b'"code":"body_too_large"' in answer
+
+
+@pytest.mark.parametrize("how", ["signed out", "expired"])
+def test_a_live_socket_ends_with_its_session(
+    start: Start, tmp_path: Path, http: Callable[..., Reply], clock: Clock, how: str
+) -> None:
+    server = start(token_file=tmp_path / "tokens", clock=clock)
+    token = dict(line.split() for line in (tmp_path / "tokens").read_text().splitlines())["read"]
+    url = f"{server.url}/api/v1/session"
+    signed_in = http(
+        url,
+        method="POST",
+        body=msgspec.json.encode({"token": token}),
+        headers={"content-type": "application/json"},
+    )
+    cookie = signed_in.headers["set-cookie"].partition(";")[0]
+    with connect(f"ws://{server.address}/live/v1", additional_headers={"Cookie": cookie}, compression=None) as socket:
+        assert "welcome" in str(socket.recv(timeout=30))
+        if how == "signed out":
+            assert http(url, method="DELETE", headers={"cookie": cookie}).status == 204
+        else:
+            clock.now += 31 * 86400
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=30)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
+    assert not server.services.gatekeeper._sessions
+    assert not server.services.live.viewers
 
 
 def test_files_outside_of_the_page_are_not_served(server: Running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +68,24 @@ def test_every_field_is_documented() -> None:
     assert len(declared) == len(Settings.__dataclass_fields__)
     for n in declared:
         assert lines[n + 1].strip().startswith('"""'), lines[n]
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({}, "http://127.0.0.1:6160"),
+        ({"host": "::1"}, "http://[::1]:6160"),
+        ({"port": 0}, None),
+        ({"host": "0.0.0.0", "token_file": Path("tokens")}, None),
+        ({"host": "::", "token_file": Path("tokens")}, None),
+        ({"host": "", "token_file": Path("tokens")}, None),
+        ({"host": "0.0.0.0", "token_file": Path("tokens"), "public_url": "https://fs.example/"}, "https://fs.example"),
+    ],
+)
+def test_links_lead_where_people_reach_the_server(options: dict[str, Any], url: str | None) -> None:
+    assert Settings(**options).url == url
+    given = options.get("public_url")
+    if given:
+        assert Settings.from_env({"FLOATSCOPE_PUBLIC_URL": given}).url == url
+        with pytest.raises(ValueError, match="public_url"):
+            Settings(public_url="fs.example")

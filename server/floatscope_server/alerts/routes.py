@@ -6,22 +6,22 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col, delete, select
 
 from floatscope_server.alerts.connect import Guard
-from floatscope_server.alerts.engine import Store
 from floatscope_server.alerts.ledger import new_event_id
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint
 from floatscope_server.alerts.signing import first_secrets, rotated
 from floatscope_server.alerts.views import alert_view, alerts_of, delivery_view, endpoint_view, webhook_body
-from floatscope_server.models import Run
+from floatscope_server.query.line import run_named
+from floatscope_server.responses import Refusal
 from floatscope_server.rules import RULES, RuleParameters
-from floatscope_server.settings import Settings
+from floatscope_server.services import Running
 
 __all__ = ["router"]
 
@@ -119,34 +119,19 @@ class DeliveryOut(BaseModel):
     done_at: str | None
 
 
-class _Services(Protocol):
-    store: Store
-    settings: Settings
-
-
-async def _services(request: Request) -> _Services:
-    services: _Services = request.app.state.services
-    return services
-
-
-ServicesOf = Annotated[_Services, Depends(_services)]
 Id = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 
-def _refuse(status: int, code: str, text: str, hint: str) -> HTTPException:
-    return HTTPException(status, detail={"error": {"code": code, "message": text, "hint": hint}})
+def _unknown(what: str, identity: int) -> Refusal:
+    return Refusal(404, f"unknown_{what}", f"there is no {what} {identity}", f"GET /api/v1/{_LISTS[what]}")
 
 
-def _unknown(what: str, identity: int | str) -> HTTPException:
-    return _refuse(404, f"unknown_{what}", f"there is no {what} {str(identity)[:60]!r}", f"GET /api/v1/{_LISTS[what]}")
-
-
-_LISTS = {"alert": "alerts", "endpoint": "endpoints", "delivery": "deliveries", "run": "runs"}
+_LISTS = {"alert": "alerts", "endpoint": "endpoints", "delivery": "deliveries"}
 
 
 @router.get("/alerts", response_model=list[AlertOut])
 def list_alerts(
-    services: ServicesOf,
+    services: Running,
     state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[dict[str, Any]]:
@@ -157,17 +142,16 @@ def list_alerts(
 
 
 @router.get("/runs/{run}/alerts", response_model=list[AlertOut])
-def list_run_alerts(services: ServicesOf, run: str) -> list[dict[str, Any]]:
+def list_run_alerts(services: Running, run: str) -> list[dict[str, Any]]:
     """Alerts of one run in the order in which they opened."""
     with services.store.read() as session:
-        run_id = session.exec(select(Run.id).where(Run.name == run)).first()
-        if run_id is None:
-            raise _unknown("run", run)
-        return alerts_of(session, run_id)
+        found = run_named(session, run)
+        assert found.id is not None
+        return alerts_of(session, found.id)
 
 
 @router.post("/alerts/{alert_id}/acknowledge", response_model=AlertOut)
-def acknowledge(services: ServicesOf, alert_id: Id) -> dict[str, Any]:
+def acknowledge(services: Running, alert_id: Id) -> dict[str, Any]:
     """Somebody has seen it. Doing so again changes nothing."""
 
     def write(session: Session) -> dict[str, Any] | None:
@@ -206,23 +190,23 @@ def _check_url(url: str, guard: Guard) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise _refuse(422, "bad_url", f"the URL cannot be read: {error}", hint) from error
+        raise Refusal(422, "bad_url", f"the URL cannot be read: {error}", hint) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _refuse(422, "bad_url", "webhooks go to http:// and https:// addresses", hint)
+        raise Refusal(422, "bad_url", "webhooks go to http:// and https:// addresses", hint)
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise _refuse(422, "bad_url", "the URL holds characters that must be percent-encoded (or Punycode)", hint)
+        raise Refusal(422, "bad_url", "the URL holds characters that must be percent-encoded (or Punycode)", hint)
     if parts.username is not None or parts.password is not None or parts.fragment or port == 0:
-        raise _refuse(422, "bad_url", "the URL may not hold a user name, a fragment or the port 0", hint)
+        raise Refusal(422, "bad_url", "the URL may not hold a user name, a fragment or the port 0", hint)
     try:
         parts.hostname.encode("idna")
     except UnicodeError as error:
-        raise _refuse(422, "bad_url", f"the host name cannot be looked up: {error}", hint) from error
+        raise Refusal(422, "bad_url", f"the host name cannot be looked up: {error}", hint) from error
     try:
         literal = str(ip_address(parts.hostname))
     except ValueError:
         return  # a name: its address is checked whenever a webhook connects
     if not guard.permits(parts.hostname, literal):
-        raise _refuse(
+        raise Refusal(
             422,
             "forbidden_address",
             f"webhooks may not connect to {literal}",
@@ -234,22 +218,22 @@ def _secrets(secret: str | None) -> list[dict[str, Any]]:
     try:
         return first_secrets(secret)
     except ValueError as error:
-        raise _refuse(422, "bad_secret", str(error), "leave the secret out and one is made for you") from error
+        raise Refusal(422, "bad_secret", str(error), "leave the secret out and one is made for you") from error
 
 
 @router.get("/endpoints", response_model=list[EndpointOut])
-def list_endpoints(services: ServicesOf) -> list[dict[str, Any]]:
+def list_endpoints(services: Running) -> list[dict[str, Any]]:
     """The receivers."""
     with services.store.read() as session:
         return [endpoint_view(endpoint) for endpoint in session.exec(select(Endpoint).order_by(col(Endpoint.id)))]
 
 
 @router.post("/endpoints", response_model=NewEndpointOut, status_code=201)
-def add_endpoint(services: ServicesOf, wanted: EndpointIn) -> dict[str, Any]:
+def add_endpoint(services: Running, wanted: EndpointIn) -> dict[str, Any]:
     """Add a receiver; the answer holds its secret, which is not shown again."""
     _check_url(wanted.url, Guard(services.settings.webhook_allow))
     if unknown := [kind for kind in wanted.kinds if kind not in RULES]:
-        raise _refuse(422, "unknown_kind", f"there is no rule {unknown[0][:60]!r}", f"one of {', '.join(RULES)}")
+        raise Refusal(422, "unknown_kind", f"there is no rule {unknown[0][:60]!r}", f"one of {', '.join(RULES)}")
     secrets = _secrets(wanted.secret)
 
     def write(session: Session) -> dict[str, Any]:
@@ -268,7 +252,7 @@ def add_endpoint(services: ServicesOf, wanted: EndpointIn) -> dict[str, Any]:
 
 
 @router.post("/endpoints/{endpoint_id}/secret", response_model=NewEndpointOut)
-def rotate_secret(services: ServicesOf, endpoint_id: Id, wanted: SecretIn) -> dict[str, Any]:
+def rotate_secret(services: Running, endpoint_id: Id, wanted: SecretIn) -> dict[str, Any]:
     """Replace the secret. For a day messages carry a signature by the former one as well."""
     _secrets(wanted.secret)
 
@@ -287,7 +271,7 @@ def rotate_secret(services: ServicesOf, endpoint_id: Id, wanted: SecretIn) -> di
 
 
 @router.delete("/endpoints/{endpoint_id}", status_code=204)
-def delete_endpoint(services: ServicesOf, endpoint_id: Id) -> None:
+def delete_endpoint(services: Running, endpoint_id: Id) -> None:
     """Remove a receiver and its delivery log."""
 
     def write(session: Session) -> bool:
@@ -303,7 +287,7 @@ def delete_endpoint(services: ServicesOf, endpoint_id: Id) -> None:
 
 
 @router.post("/endpoints/{endpoint_id}/test", response_model=DeliveryOut, status_code=202)
-def test_endpoint(services: ServicesOf, endpoint_id: Id) -> dict[str, Any]:
+def test_endpoint(services: Running, endpoint_id: Id) -> dict[str, Any]:
     """Send a message of type alert.test, signed and retried like any other."""
     now = datetime.now(UTC)
     view = {
@@ -339,14 +323,14 @@ def test_endpoint(services: ServicesOf, endpoint_id: Id) -> dict[str, Any]:
     return found
 
 
-def _disabled(endpoint: Endpoint) -> HTTPException:
+def _disabled(endpoint: Endpoint) -> Refusal:
     reason = endpoint.disabled_reason or "disabled"
-    return _refuse(409, "endpoint_disabled", f"the endpoint is disabled: {reason}", "delete it and add it anew")
+    return Refusal(409, "endpoint_disabled", f"the endpoint is disabled: {reason}", "delete it and add it anew")
 
 
 @router.get("/deliveries", response_model=list[DeliveryOut])
 def list_deliveries(
-    services: ServicesOf,
+    services: Running,
     endpoint: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[dict[str, Any]]:
@@ -359,7 +343,7 @@ def list_deliveries(
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", response_model=DeliveryOut, status_code=202)
-def redeliver(services: ServicesOf, delivery_id: Id) -> dict[str, Any]:
+def redeliver(services: Running, delivery_id: Id) -> dict[str, Any]:
     """Send it again under the same webhook-id, with a fresh schedule of retries."""
 
     def write(session: Session) -> dict[str, Any] | None:

@@ -101,8 +101,6 @@ def delivery_view(delivery: Delivery) -> dict[str, Any]:
 
 
 def webhook_body(settings: Settings, kind: str, at: datetime, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent: ``kind`` is alert.firing, alert.resolved or alert.test. A server on a port of the system's choice
-    does not know its own address."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{host}:{settings.port}/#/run/{quote(str(data['run']), safe='')}" if settings.port else None
+    """What is sent: ``kind`` is alert.firing, alert.resolved or alert.test."""
+    url = None if settings.url is None else f"{settings.url}/#/run/{quote(str(data['run']), safe='')}"
     return {"type": kind, "timestamp": stamp(at), "data": {**data, "run_url": url}}

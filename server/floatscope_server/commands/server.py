@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from floatscope_server.settings import DEFAULT_PORT
+
 HELP = "run the service: takes telemetry in, stores it, shows it, sends alerts"
 EXAMPLE = "floatscope server --data ./floatscope-data"
 
@@ -11,7 +13,7 @@ EXAMPLE = "floatscope server --data ./floatscope-data"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); others need --token-file")
-    parser.add_argument("--port", type=int, help="TCP port (6160); 0 chooses a free one")
+    parser.add_argument("--port", type=int, help=f"TCP port ({DEFAULT_PORT}); 0 chooses a free one")
     parser.add_argument("--data", metavar="DIR", help="folder of the database (./floatscope-data)")
     parser.add_argument("--db", metavar="URL", help="database URL, sqlite:///PATH")
     parser.add_argument(
@@ -19,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="lines SCOPE TOKEN (ingest, read, admin); written with fresh tokens if it is missing",
     )
+    parser.add_argument("--public-url", metavar="URL", help="where people reach this server; links in webhooks")
     parser.add_argument(
         "--webhook-allow",
         action="append",

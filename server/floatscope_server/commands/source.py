@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import sys
@@ -67,6 +68,16 @@ def _from_server(server: str, name: str | None) -> Any:  # noqa: ANN401 - JSON
     return _get(server, f"/api/v1/runs/{urllib.parse.quote(name, safe='')}")
 
 
+def _opener(server: str) -> urllib.request.OpenerDirector:
+    """A proxy that the environment names has no business with this machine's own server, nor with its token."""
+    host = urllib.parse.urlsplit(server).hostname or ""
+    try:
+        own = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        own = host == "localhost"
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
+
+
 def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
     if not server.startswith(("http://", "https://")):
         raise _UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
@@ -74,7 +85,7 @@ def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
     if token := os.environ.get("FLOATSCOPE_TOKEN"):
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+        with _opener(server).open(request, timeout=_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         hint = "; put a read token in FLOATSCOPE_TOKEN" if error.code in {401, 403} else ""

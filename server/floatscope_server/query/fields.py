@@ -1,6 +1,7 @@
 """Statistics that are derived when read: one plane [steps, layers] of float32 per metric.
 
-A cell that was not observed holds the payload ``wire.MISSING_BITS``; an observed NaN holds the ordinary one.
+A cell that was not observed holds the payload ``wire.MISSING_BITS``, and nothing else is a NaN: statistics cover finite
+elements only, and NaNs are counted in ``nonfinite``.
 """
 
 from __future__ import annotations

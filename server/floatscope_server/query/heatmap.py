@@ -236,9 +236,5 @@ def _worst_rows(
     sign = 1.0 if how.worst == "min" else -1.0
     picked = sign * values[:, [layer.index for layer in shown]].astype(np.float64)
     worst = np.fmin.reduce(picked, axis=0)
-    if how.worst == "max":
-        # An observed NaN is worse than any number.
-        nan = np.isnan(picked) & (values[:, [layer.index for layer in shown]].view(np.uint32) != wire.MISSING_BITS)
-        worst = np.where(nan.any(axis=0), -np.inf, worst)
     keep = set(np.argsort(worst, kind="stable")[:rows].tolist())
     return [layer for position, layer in enumerate(shown) if position in keep]

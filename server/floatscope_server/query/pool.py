@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from floatscope_server.jsontext import is_missing
 from floatscope_server.query.fields import MISSING
 
 __all__ = ["cell_size", "merge_worst", "pool_steps"]
@@ -37,18 +36,8 @@ def pool_steps(plane: Plane, cells: npt.NDArray[np.int64], worst: str) -> tuple[
 
 
 def _reduce(plane: Plane, starts: npt.NDArray[np.int64], worst: str) -> Plane:
-    """Rows from each of ``starts`` to the next: an observed NaN stays when the worst is the largest, and loses when it
-    is the smallest."""
+    """Rows from each of ``starts`` to the next; what was not observed gives way to what was."""
     pooled: Plane = (np.fmin if worst == "min" else np.fmax).reduceat(plane, starts, axis=0)
-    nans = np.isnan(plane)
-    if not nans.any():
-        return pooled
-    missing = is_missing(plane) & nans
-    pooled = np.where(np.logical_and.reduceat(missing, starts, axis=0), MISSING, pooled)
-    observed = nans & ~missing
-    if observed.any():
-        sticky = np.logical_or.reduceat(observed, starts, axis=0)
-        if worst == "min":
-            sticky &= np.logical_and.reduceat(nans, starts, axis=0)
-        pooled = np.where(sticky, np.float32(np.nan), pooled)
-    return pooled.astype(np.float32)
+    # fmin and fmax may give either of two NaNs: there is one, and it means "not observed".
+    pooled[np.isnan(pooled)] = MISSING
+    return pooled

@@ -6,7 +6,7 @@ import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
-from floatscope_server.models import Attempt, Gap, Run, Stream, WalFrame, Writer
+from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.query.heatmap import in_execution_order, run_layers
 from floatscope_server.query.series import device_samples, scalar_figures
 from floatscope_server.query.skipped import skipped_steps
@@ -112,6 +112,27 @@ def _coverage(session: Session, run: Run, parameters: dict[int, int]) -> dict[st
         "layers_with_parameters": len(weighted),
         "observed": {kind: len(layers) for kind, layers in seen.items()},
         "gradient_share": share,
+        **_told_coverage(session, run),
+    }
+
+
+def _told_coverage(session: Session, run: Run) -> dict[str, object]:
+    """What the agent said last: of the layers that train, how many it observes, and for each reason those that it does
+    not. None and empty before it has said so."""
+    detail = session.exec(
+        select(StepEvent.detail)
+        .where(StepEvent.run_id == run.id, StepEvent.attempt == run.attempt, StepEvent.kind == "coverage")
+        .order_by(col(StepEvent.rank), col(StepEvent.step).desc(), col(StepEvent.id).desc())
+        .limit(1)
+    ).first()
+    if detail is None:
+        return {"trainable": None, "reasons": {}}
+    reasons = [key.removeprefix("count/") for key in detail if key.startswith("count/")]
+    return {
+        "trainable": {"observed": detail.get("observed"), "total": detail.get("trainable")},
+        "reasons": {
+            reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
+        },
     }
 
 

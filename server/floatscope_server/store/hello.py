@@ -19,7 +19,7 @@ from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
-from floatscope_server.store.parts import MAX_RUN_NAME, NANOSECONDS, is_run_name
+from floatscope_server.store.parts import NANOSECONDS
 
 __all__ = ["greet", "refusal"]
 
@@ -41,11 +41,11 @@ def refusal(hello: wire.Hello) -> wire.Refused | None:
             hint="install the same release of floatscope on both sides: "
             + ("upgrade the server" if hello.protocol_min > wire.PROTOCOL else "upgrade the agent"),
         )
-    if not is_run_name(identity.run):
+    if not wire.is_run_name(identity.run):
         return wire.Refused(
             code="run_name",
             message=f"{identity.run[:60]!r} cannot be a run's name",
-            hint=f"use 1 to {MAX_RUN_NAME} printable characters without slashes (FLOATSCOPE_RUN)",
+            hint=f"use 1 to {wire.MAX_RUN_NAME} printable characters without slashes (FLOATSCOPE_RUN)",
         )
     if not _WRITER.fullmatch(identity.writer):
         return wire.Refused(

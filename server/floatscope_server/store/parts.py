@@ -19,12 +19,11 @@ from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
-__all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "is_run_name"]
+__all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body"]
 
 MAX_STEP = 1 << 53
 """First step number that a browser could not tell from its neighbour."""
 MAX_STEPS = 1 << 16
-MAX_RUN_NAME = 128
 MAX_NAME = 512
 MAX_SHORT_NAME = 200
 MAX_SERIES = 4096
@@ -47,17 +46,6 @@ class Checked:
 
 def _shown(text: str) -> str:
     return repr(text[:40])
-
-
-def is_run_name(name: str) -> bool:
-    """Whether ``name`` can stand in an address: 1 to 128 printable characters, no slash, no blank at an end."""
-    return (
-        0 < len(name) <= MAX_RUN_NAME
-        and name.isprintable()
-        and name == name.strip()
-        and not set(name) & {"/", "\\"}
-        and name not in {".", ".."}
-    )
 
 
 def acceptable_layer(layer: wire.Layer) -> str | None:
