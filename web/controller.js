@@ -94,7 +94,7 @@ export function createController(store) {
       const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
       const query = { kind, from, to };
       const [histogram, headroom, absmax] = await Promise.all([
-        getJson(runPath(run, `/layers/${encodeURIComponent(layer)}/histogram`, query), signal),
+        getJson(runPath(run, "/histogram", { ...query, layer }), signal),
         fetchGrid(run, { ...query, format, metric: "headroom", layers: index ?? layer }, signal),
         fetchGrid(run, { ...query, format, metric: "absmax", layers: index ?? layer }, signal),
       ]);

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import floatscope
 from floatscope_server import health, ingest, live_socket, page, session_routes
@@ -19,7 +21,7 @@ from floatscope_server.database import StoreError
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
-from floatscope_server.responses import JSONText, error_body
+from floatscope_server.responses import JSONText, busy, error_body
 from floatscope_server.security import SecurityMiddleware, authorize
 from floatscope_server.services import Services
 from floatscope_server.settings import Settings
@@ -74,6 +76,10 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(UnknownRunError, _unknown_run)
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
     app.add_exception_handler(BadQueryError, _bad_query)
+    app.add_exception_handler(OverflowError, _out_of_range)
+    app.add_exception_handler(Exception, _internal)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(StoreError, _cannot_write)
     app.add_exception_handler(OperationalError, _cannot_write)
     return app
@@ -91,6 +97,27 @@ async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in error.errors())
     return JSONText(error_body("invalid", problems[:1000], "see /docs for what is allowed"), status_code=422)
+
+
+async def _busy(request: Request, _: Exception) -> Response:
+    return await _http_error(request, busy())
+
+
+async def _out_of_range(_: Request, __: Exception) -> Response:
+    """A number that the database cannot hold."""
+    return JSONText(error_body("invalid", "a number is out of range", "see /docs for what is allowed"), status_code=422)
+
+
+async def _internal(_: Request, __: Exception) -> Response:
+    body = error_body(
+        "internal", "the server failed on this", "see its log; this is a mistake in floatscope: report it"
+    )
+    return JSONText(body, status_code=500)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """Who left before the end of its request reads no answer; 499 is what proxies log for it."""
+    return Response(status_code=499)
 
 
 async def _unknown_run(_: Request, error: Exception) -> Response:

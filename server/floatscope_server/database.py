@@ -19,17 +19,29 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, QueuePool
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel
 
-__all__ = ["Reader", "StoreError", "head_revision", "lock_folder", "migration_config", "open_writer", "utc", "writer"]
+__all__ = [
+    "Reader",
+    "StoreError",
+    "checkpoint",
+    "head_revision",
+    "lock_folder",
+    "migration_config",
+    "open_writer",
+    "understood",
+    "utc",
+    "writer",
+]
 
 _log = logging.getLogger(__name__)
 
 _WAL_RESET_BUG = ((3, 7, 0), (3, 51, 2))
 _READERS = 8
+_READER_WAIT_S = 5.0
 
 
 class StoreError(Exception):
@@ -110,6 +122,21 @@ def _begin_deferred(connection: Connection) -> None:
 
 
 @contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """What SQLite says against the database at ``path`` as a ``StoreError`` that says what to do."""
+    try:
+        yield
+    except DatabaseError as error:
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        hint = {
+            sqlite3.SQLITE_FULL: "free space on its disk",
+            sqlite3.SQLITE_READONLY: "make it writable, or choose another folder with --data DIR",
+            sqlite3.SQLITE_CORRUPT: "it is damaged: restore a backup, or choose another folder with --data DIR",
+        }.get(code, "choose another folder with --data DIR")
+        raise StoreError(f"cannot use the database {path}: {error.orig}; {hint}") from error
+
+
+@contextmanager
 def writer(path: Path) -> Iterator[Connection]:
     """The writing connection with the schema at its newest; ``StoreError`` when the file cannot be used."""
     try:
@@ -123,15 +150,21 @@ def writer(path: Path) -> Iterator[Connection]:
         engine.dispose()
         raise StoreError(f"cannot open the database {path}: {error.orig}") from error
     try:
-        _migrate(connection, path)
+        with understood(path):
+            _migrate(connection, path)
         yield connection
         connection.rollback()
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # outside of any transaction
+        checkpoint(connection, truncate=True)
     finally:
         connection.close()
         engine.dispose()
+
+
+def checkpoint(connection: Connection, *, truncate: bool = False) -> None:
+    """Bring what the WAL holds into the database file, as far as no reader is in the way; outside of a transaction."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    raw.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchall()
 
 
 def migration_config() -> Config:
@@ -159,8 +192,18 @@ def _migrate(connection: Connection, path: Path) -> None:
                 f"the database {path} was written by a newer floatscope (schema {current}; this version knows up to "
                 f"{scripts.get_current_head()}): upgrade floatscope, or choose another folder with --data DIR"
             )
+        if current is None and (foreign := sorted(inspect(connection).get_table_names())):
+            raise StoreError(
+                f"the database {path} is another program's (it has a table {foreign[0]!r}): choose another folder with "
+                "--data DIR"
+            )
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        if missing := sorted(SQLModel.metadata.tables.keys() - set(inspect(connection).get_table_names())):
+            raise StoreError(
+                f"the database {path} lacks the table {missing[0]!r}: restore a backup, or choose another folder with "
+                "--data DIR"
+            )
 
 
 class Reader:
@@ -181,6 +224,7 @@ class Reader:
             poolclass=QueuePool,
             pool_size=_READERS,
             max_overflow=0,
+            pool_timeout=_READER_WAIT_S,
         )
         event.listen(self._engine, "begin", _begin_deferred)
 

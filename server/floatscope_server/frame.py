@@ -51,6 +51,17 @@ class Frame:
             fields={f.name: np.frombuffer(f.data, f.dtype).reshape(part.steps, -1) for f in part.fields},
         )
 
+    def between(self, first: int, last: int) -> Frame:
+        """The steps from ``first`` to ``last``, one of which must be in it; nothing is copied."""
+        low = max(first - self.first_step, 0)
+        high = min(last - self.first_step + 1, self.steps)
+        return Frame(
+            first_step=self.first_step + low,
+            steps=high - low,
+            layers=self.layers,
+            fields={name: field[low:high] for name, field in self.fields.items()},
+        )
+
     def __getitem__(self, name: str) -> F64:
         """A field as float64; NaN where the agent did not send it."""
         field = self.fields.get(name)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from sqlmodel import col, func, select
 
 from floatscope_server.models import Run
 from floatscope_server.responses import JSONText
-from floatscope_server.services import Services, services_of
+from floatscope_server.services import Running
 from floatscope_server.store.lifecycle import STATES
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["server"])
 
-Running = Annotated[Services, Depends(services_of)]
-
 
 @router.get("/healthz")
-def healthz(services: Running) -> Response:
-    """200 while the store can be written, 503 otherwise."""
+async def healthz(services: Running) -> Response:
+    """200 while the store can be written, 503 otherwise; asks neither the database nor a thread."""
     healthy = services.store.writing
     return JSONText({"status": "ok" if healthy else "the store cannot be written"}, status_code=200 if healthy else 503)
 
 
 @router.get("/metrics")
-def metrics(services: Running) -> Response:
+async def metrics(services: Running) -> Response:
     """Figures of this server in the Prometheus text format."""
-    with services.store.read() as session:
-        states = dict(session.exec(select(Run.state, func.count(col(Run.id))).group_by(Run.state)).all())
+    counts = select(Run.state, func.count(col(Run.id))).group_by(Run.state)
+    states = dict(await services.answer(lambda session: session.exec(counts).all()))
     counters, intake, viewers = services.store.counters, services.intake, tuple(services.live.viewers)
     lines = ["# HELP floatscope_runs Runs by state.", "# TYPE floatscope_runs gauge"]
     lines += [f'floatscope_runs{{state="{state}"}} {states.get(state, 0)}' for state in STATES]

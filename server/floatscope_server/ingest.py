@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from typing import Annotated
 
 from fastapi import APIRouter, Request, Response, WebSocket, WebSocketDisconnect
-from fastapi.params import Depends
 
 from floatscope import wire
 from floatscope_server.database import StoreError
 from floatscope_server.intake import Conversation, Intake, Refused
 from floatscope_server.responses import Refusal
 from floatscope_server.security import admit_socket
-from floatscope_server.services import Services, services_of
+from floatscope_server.services import Running, services_of
 
 __all__ = ["WIRE_MEDIA_TYPE", "router"]
 
@@ -143,7 +141,7 @@ def _split(content: bytes) -> list[bytes]:
 
 
 @router.post("/ingest/v1", response_class=Response, responses={200: {"content": {WIRE_MEDIA_TYPE: {}}}})
-async def ingest_post(request: Request, services: Annotated[Services, Depends(services_of)]) -> Response:
+async def ingest_post(request: Request, services: Running) -> Response:
     """The messages of a socket in one body, hello first, each after its length (uint32 LE); answers likewise."""
     messages = _split(await request.body())
     answers: list[wire.ServerMessage] = []

@@ -79,9 +79,9 @@ class Attempt(SQLModel, table=True):
 class Writer(SQLModel, table=True):
     """One agent process. ``last_seq`` moves in the transaction that stores the data: it makes a retry harmless.
 
-    ``number`` stands for ``id`` in telemetry. ``layer_map`` holds int32: the run's layer index for each of the
-    writer's, -1 where it has not named one. What was lost is counted apart: ``dropped`` by the agent's own total in
-    its beats, ``declared`` in its gaps, ``left_out`` by the server.
+    ``number`` stands for ``id`` in telemetry. ``layer_map`` is ``store.layermap.LayerMap`` as bytes. What was lost is
+    counted apart: ``dropped`` by the agent's own total in its beats, ``declared`` in its gaps, ``left_out`` by the
+    server.
     """
 
     __tablename__ = "writer"
@@ -155,7 +155,7 @@ class WalFrame(SQLModel, table=True):
     __tablename__ = "wal_frame"
     # The index holds all that says whether a frame touches a stretch of steps.
     __table_args__ = (
-        Index("ix_wal_frame_span", "stream_id", "attempt", "first", "n"),
+        Index("ix_wal_frame_span", "stream_id", "attempt", "first", "n", "rank"),
         {"sqlite_autoincrement": True},
     )
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlmodel import Session
 
-from floatscope_server.database import Reader
+from floatscope_server.database import Reader, understood
 from floatscope_server.jsontext import plain
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
@@ -39,7 +39,7 @@ def _read(folder: Path, question: Callable[[Session], _T]) -> _T:
     reader = Reader(path)
     try:
         reader.check(path)
-        with reader.session() as session:
+        with understood(path), reader.session() as session:
             return question(session)
     finally:
         reader.close()

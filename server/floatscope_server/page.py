@@ -41,10 +41,13 @@ def _file(path: str) -> Path:
         return _plotly()
     root = web_folder().resolve()
     hidden = any(part.startswith(".") for part in path.split("/"))
-    found = None if hidden or not path.isprintable() else (root / path).resolve()
-    if found is None or not found.is_relative_to(root) or not found.is_file():
-        raise Refusal(404, "not_found", "there is no such file", "open / for the dashboard")
-    return found
+    try:
+        found = None if hidden or not path.isprintable() else (root / path).resolve()
+        if found is not None and found.is_relative_to(root) and found.is_file():
+            return found
+    except OSError:
+        pass  # no file system has such a name
+    raise Refusal(404, "not_found", "there is no such file", "open / for the dashboard")
 
 
 @lru_cache(maxsize=256)

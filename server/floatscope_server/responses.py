@@ -6,7 +6,7 @@ from fastapi import HTTPException, Response
 
 from floatscope_server.jsontext import encode_json
 
-__all__ = ["JSONText", "Refusal", "error_body"]
+__all__ = ["JSONText", "Refusal", "busy", "error_body"]
 
 
 class JSONText(Response):
@@ -28,3 +28,10 @@ class Refusal(HTTPException):
 
     def __init__(self, status: int, code: str, message: str, hint: str) -> None:
         super().__init__(status, detail=error_body(code, message, hint))
+
+
+def busy() -> Refusal:
+    """The error response of a server that has more to answer than it can."""
+    refusal = Refusal(503, "busy", "too many questions at once", "try again in a moment")
+    refusal.headers = {"retry-after": "2"}
+    return refusal

@@ -33,8 +33,8 @@ _HEADERS = {
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def authorize(connection: HTTPConnection) -> None:
-    """Dependency of every route: the request must have the scope that ``ROUTES`` names for it."""
+async def authorize(connection: HTTPConnection) -> None:
+    """Dependency of every route: the request must have the scope that ``ROUTES`` names for it. It asks memory only."""
     if connection.scope["type"] != "http":
         return  # sockets are admitted by ``admit_socket``, which can refuse before the upgrade
     assert isinstance(connection, Request)
@@ -141,7 +141,10 @@ class SecurityMiddleware:
     def _is_origin(self, origin: str | None, host: str) -> bool:
         if origin is None:
             return True  # no browser
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
         if parts.scheme not in {"http", "https"}:
             return False
         return parts.netloc.lower() == host.lower() or _name(parts.netloc) in self._allowed

@@ -46,11 +46,14 @@ def serve(args: argparse.Namespace) -> int:
                     _say(f"  {scope} {token}")
     except ValueError as error:
         return _fail(str(error))
+    except OSError as error:
+        return _fail(f"cannot use the token file {args.token_file}: {error.strerror}")
     try:
         listener = listen(settings)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         return _fail(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port or --host"
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another with --port or --host"
         )
     with listener:
         return _serve(settings, listener)

@@ -5,19 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Annotated, TypeVar
 
+import anyio.to_thread
+from fastapi import Depends
+from sqlmodel import Session
 from starlette.requests import HTTPConnection
 
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.auth import Gatekeeper
+from floatscope_server.database import understood
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
-__all__ = ["Services", "services_of"]
+__all__ = ["Running", "Services", "services_of"]
+
+_T = TypeVar("_T")
+
+_READS = 3
+"""Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
+
+_READ_WAIT_S = 5.0
+"""For a turn; then the answer is 503."""
 
 
 class Services:
@@ -32,12 +46,15 @@ class Services:
         self.outbox = Outbox(self.store, settings)
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
         self.intake = Intake(self.store, settings)
+        self._turns = asyncio.Semaphore(_READS)
+        self._threads = anyio.CapacityLimiter(_READS)
 
     def prepare(self) -> None:
         """Open the store; ``StoreError`` if that cannot be done. ``start`` does it if nobody has."""
         self.store.start()
         try:
-            self.gatekeeper.start()
+            with understood(self.settings.database):
+                self.gatekeeper.start()
         except BaseException:
             self.store.stop()
             raise
@@ -51,12 +68,39 @@ class Services:
         self.alerts.start()
         await self.outbox.start()
 
+    async def answer(self, question: Callable[[Session], _T]) -> _T:
+        """What ``question`` returns, asked in a thread with a session on one snapshot.
+
+        Who waits for a turn holds neither thread nor connection. ``Refusal`` (503) if none comes in time.
+        """
+        try:
+            async with asyncio.timeout(_READ_WAIT_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise busy() from None
+        try:
+            return await anyio.to_thread.run_sync(self._ask, question, limiter=self._threads)
+        finally:
+            self._turns.release()
+
+    def _ask(self, question: Callable[[Session], _T]) -> _T:
+        with self.store.read() as session:
+            return question(session)
+
     async def stop(self) -> None:
         """What agents have sent is committed and judged before the store closes."""
         await self.live.stop()
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
         await asyncio.to_thread(self.store.stop)
+
+
+async def _running(connection: HTTPConnection) -> Services:
+    # A coroutine: FastAPI calls a plain function in a thread, and there may be none free.
+    return services_of(connection)
+
+
+Running = Annotated[Services, Depends(_running)]
 
 
 def services_of(connection: HTTPConnection) -> Services:

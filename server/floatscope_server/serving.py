@@ -13,20 +13,27 @@ import uvicorn
 from fastapi import FastAPI
 
 from floatscope import wire
+from floatscope_server.connection import BoundedConnection, most_connections
 
 __all__ = ["Server"]
 
 _HEADER_ROOM = 64 << 10
 """Bytes of a block message beside its body."""
 
+_BACKLOG = 128
+"""Connections that are accepted in one go."""
+
 
 class Server(uvicorn.Server):
     """Serves ``app`` on ``listener``; ``on_ready`` is called once it answers. ``stop`` ends it from any thread."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
+        connection = type("Connection", (BoundedConnection,), {"most": most_connections()})
         super().__init__(
             uvicorn.Config(
                 app,
+                http=connection,
+                backlog=_BACKLOG,
                 ws="websockets-sansio",
                 ws_max_size=wire.MAX_BLOCK_BYTES + _HEADER_ROOM,
                 ws_per_message_deflate=False,

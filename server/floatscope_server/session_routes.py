@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from floatscope_server.auth import COOKIE, SESSION_DAYS
 from floatscope_server.responses import JSONText, Refusal
-from floatscope_server.services import Services, services_of
+from floatscope_server.services import Running
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/session", tags=["session"])
-
-Running = Annotated[Services, Depends(services_of)]
 
 
 class Credentials(BaseModel):

@@ -87,6 +87,11 @@ class Settings:
             raise ValueError(
                 f"database {scheme!r} is not supported; only sqlite is today: leave --db out, or write sqlite:///PATH"
             )
+        if self.db == "sqlite:///":
+            raise ValueError("the database sqlite:/// names no file: leave --db out, or write sqlite:///PATH")
+        for entry in self.webhook_allow:
+            if not _names_an_address(entry):
+                raise ValueError(f"--webhook-allow {entry!r} is neither a host name nor a network such as 10.0.0.0/8")
         if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
             raise ValueError(f"public_url {self.public_url!r} is no address; write https://NAME or http://NAME:PORT")
         if not self.loopback and self.token_file is None:
@@ -149,3 +154,12 @@ class Settings:
                 values[name] = tuple(item.strip() for item in text.split(",") if item.strip())
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)  # type: ignore[arg-type]
+
+
+def _names_an_address(entry: str) -> bool:
+    """Whether webhooks can be allowed to go to ``entry``: a host name, an address or a network."""
+    try:
+        ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return bool(entry.strip()) and "/" not in entry
+    return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +40,9 @@ def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command]
     running = _server(command, tmp_path / "data")
     address = running.address()
     (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    with closing(sqlite3.connect(tmp_path / "foreign" / "floatscope.db")) as raw:
+        raw.execute("CREATE TABLE other (id INT)")
     cases = {
         ("--data", str(tmp_path / "other"), "--port", address.rpartition(":")[2]): "Address already in use",
         ("--data", str(tmp_path / "data"), "--port", "0"): "another floatscope server is using",
@@ -45,6 +50,11 @@ def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command]
         ("--host", "0.0.0.0"): "--token-file",
         ("--db", "postgresql://a:b@c/d"): "only sqlite",
         ("--port", "99999"): "port 99999",
+        ("--webhook-allow", "a/b"): "neither a host name nor a network",
+        ("--webhook-allow", " "): "neither a host name nor a network",
+        ("--db", "sqlite:///"): "names no file",
+        ("--host", "a..b", "--token-file", str(tmp_path / "t")): "cannot listen on a..b",
+        ("--data", str(tmp_path / "foreign"), "--port", "0"): "another program's",
         ("--token-file", str(tmp_path / "file"), "--port", "0"): "holds no token",
         ("--host", "203.0.113.1", "--token-file", str(tmp_path / "t"), "--port", "0"): "cannot listen",
     }
@@ -134,6 +144,51 @@ def test_an_unknown_run_lists_those_that_are_known(
         assert status == 2
         assert err.startswith("floatscope: ")
         assert err.count("\n") == 1
+
+
+def test_names_and_texts_cannot_speak_to_the_terminal(
+    command: Callable[..., Command], agent: MakeAgent, make: Make, tmp_path: Path
+) -> None:
+    data = tmp_path / "cli"
+    running = _server(command, data)
+    address = running.address()
+    evil = "\x1b]0;owned\x07\n\x9b31m\u202ereversed\U000e0041\u6ea2\u51fa"
+    one = agent(address=address, run="run", layers=[make.layer(0, evil, ("grad", "fp16"))])
+    one.deliver(
+        wire.Body(
+            summaries=(make.summaries("grad", 0, [[1.0]], nans=np.ones((1, 1), np.int64)),),
+            events=(wire.Event(step=0, kind="skipped"),),
+        )
+    )
+    one.ask(wire.Gap(seq=2, first=0, last=0, count=1, reason=evil))
+    for where in (("--server", f"http://{address}"), ("--data", str(data))):
+        for words in (("runs",), ("show", "run"), ("show", evil), ("runs", "--json"), ("show", "run", "--json")):
+            status, out, err = command(*words, *where).finish()
+            assert status == (2 if evil in words else 0), err
+            assert all(line.isprintable() for line in (out + err).split("\n"))
+            if "--json" in words:
+                content = json.loads(out)
+                if "show" in words:
+                    assert content["layers"][0]["name"] == evil
+            else:
+                assert "1b]0;owned" in out + err
+                assert "\u6ea2\u51fa" in out + err
+
+
+def test_a_reader_that_has_enough_is_no_mistake(
+    command: Callable[..., Command], agent: MakeAgent, make: Make, tmp_path: Path
+) -> None:
+    running = _server(command, tmp_path / "cli")
+    address = running.address()
+    layers = [make.layer(i, f"{i}." + "a" * 400) for i in range(500)]
+    agent(address=address, layers=layers)
+    show = command("show", "run", "--json", "--server", f"http://{address}")
+    assert show.process.stdout is not None
+    show.process.stdout.readline()
+    show.process.stdout.close()
+    assert show.process.wait(20) == 128 + signal.SIGPIPE
+    assert show.process.stderr is not None
+    assert show.process.stderr.read() == ""
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])

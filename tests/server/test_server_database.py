@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from sqlmodel import SQLModel
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+from floatscope_server.models import Meta
+from floatscope_server.offline import read_runs
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
@@ -112,6 +116,79 @@ def test_names_with_odd_characters_are_paths_not_options(tmp_path: Path) -> None
 def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
     # ON CONFLICT DO UPDATE and read-only WAL readers.
     assert sqlite3.sqlite_version_info >= (3, 24, 0)
+
+
+def _made(path: Path) -> Path:
+    with writer(path):
+        pass
+    return path
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "floatscope.db"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE run (id INT)")
+        raw.commit()
+    with pytest.raises(StoreError, match="another program's"), writer(path):
+        pass
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("run",)]
+
+
+@pytest.mark.parametrize("table", ["run", "wal_frame", "endpoint", "meta"])
+def test_a_database_that_lacks_a_table_is_a_clear_message(tmp_path: Path, table: str) -> None:
+    path = _made(tmp_path / "floatscope.db")
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"DROP TABLE {table}")
+        raw.commit()
+    with pytest.raises(StoreError, match=f"lacks the table '{table}'"), writer(path):
+        pass
+
+
+@pytest.mark.parametrize("start", [100, 8192, 2 * 8192])
+def test_a_damaged_database_is_one_line(tmp_path: Path, start: int) -> None:
+    path = _made(tmp_path / "floatscope.db")
+    content = bytearray(path.read_bytes())
+    content[start:] = bytes(len(content) - start)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"cannot (use|open) the database|lacks the table"):
+        Store(Settings(data=tmp_path)).start()
+    with pytest.raises(StoreError):
+        read_runs(tmp_path)
+
+
+def test_a_quiet_server_brings_its_wal_into_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("floatscope_server.store.store._CHECKPOINT_S", 0.0)
+    store = Store(Settings(data=tmp_path / "data"))
+    store.start()
+    try:
+        store.write(lambda session: session.add(Meta(key="fact", value="kept")))
+
+        def kept() -> bool:
+            # The file alone, as if the WAL were lost.
+            (tmp_path / "copy.db").write_bytes((tmp_path / "data" / "floatscope.db").read_bytes())
+            with closing(sqlite3.connect(tmp_path / "copy.db")) as raw:
+                try:
+                    return raw.execute("SELECT 1 FROM meta WHERE key = 'fact'").fetchone() is not None
+                except sqlite3.DatabaseError:
+                    return False
+
+        wait_for(kept, "a checkpoint")
+    finally:
+        store.stop()
+    assert not (tmp_path / "data" / "floatscope.db-wal").exists()
+
+
+def test_health_returns_with_the_disk(tmp_path: Path, wait_for: Callable[..., None]) -> None:
+    store = Store(Settings(data=tmp_path / "data"))
+    store.start()
+    try:
+        store._failing = True
+        wait_for(lambda: store.writing, "the probe")
+    finally:
+        store.stop()
 
 
 def test_the_store_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -217,11 +217,26 @@ def test_a_stopping_server_loses_nothing_it_acknowledged(
     assert len(values) >= last
 
 
-def test_a_hello_that_cannot_be_digested_is_refused_alone(agent: MakeAgent, make: Make) -> None:
-    healthy = agent(run="healthy")
-    config: dict[str, object] = {}
-    for _ in range(700):
-        config = {"in": config}
-    refused = agent(run="deep", connected=False, config=config).connect()
-    assert isinstance(refused, wire.Refused)
-    assert isinstance(healthy.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),))), wire.Ack)
+def test_what_a_configuration_cannot_hold_is_left_out_alone(server: Running, agent: MakeAgent) -> None:
+    deep: object = 1
+    for _ in range(490):
+        deep = {"in": deep}
+    config = {"lr": 0.1, "raw": b"abc", "deep": [deep], "big": 2**64 - 1, "nan": float("nan"), "list": [[b"x"]]}
+    one = agent(run="deep", config=config)
+    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    shown = server.json("/api/v1/runs/deep")
+    assert shown["config"] == {"lr": 0.1, "big": 2**64 - 1, "nan": "NaN"}
+    assert {gap["reason"] for gap in shown["gaps"]} == {
+        "configuration key 'raw' holds bytes",
+        "configuration key 'deep' is nested deeper than 64",
+        "configuration key 'list' holds bytes",
+    }
+
+
+def test_a_writer_keeps_its_rank_and_world(agent: MakeAgent) -> None:
+    one = agent(rank=1, world=4)
+    for rank, world in ((2, 4), (1, 8)):
+        refused = agent(rank=rank, world=world, writer=one.writer, connected=False).connect()
+        assert isinstance(refused, wire.Refused)
+        assert refused.message == f"this writer is rank 1 of 4, not {rank} of {world}"
+    assert isinstance(agent(rank=1, world=4, writer=one.writer, connected=False).connect(), wire.Welcome)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import tracemalloc
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +22,7 @@ from floatscope_server.query.fields import METRICS, MISSING
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.heatmap import HeatMap, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
-from floatscope_server.query.pool import cell_size, merge_worst, pool_columns
+from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import raw_series, scalar_figures, scalar_series
 from floatscope_server.query.show import show
@@ -77,10 +80,12 @@ def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
     pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, MISSING], np.float32)
     for cell in (1, 2, 8):
         plane = pool[rng.integers(0, len(pool), (29, 7))]
-        pooled = pool_columns(plane, cell, worst)
-        assert pooled.shape == (-(-29 // cell), 7)
-        for column, row in np.ndindex(pooled.shape):
-            assert _same(pooled[column, row], _pool_slowly(plane[column * cell : (column + 1) * cell, row], worst))
+        gaps = np.sort(rng.choice(200, 29, replace=False))
+        for steps in (np.arange(29), gaps, 10**12 + gaps):
+            cells, pooled = pool_steps(plane, steps // cell, worst)
+            assert cells.tolist() == sorted(set((steps // cell).tolist()))
+            for (column, at), row in itertools.product(enumerate(cells), range(7)):
+                assert _same(pooled[column, row], _pool_slowly(plane[steps // cell == at, row], worst))
     a, b = pool[rng.integers(0, len(pool), (2, 50, 4))]
     merged = merge_worst(a, b, worst)
     for at in np.ndindex(merged.shape):
@@ -186,6 +191,39 @@ def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakeP
             )
         )
     assert _heat(store).values.tolist() == [[1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("jump", [10**6, 10**9, 10**12])
+def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make, jump: int) -> None:
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
+    rng = np.random.default_rng(3)
+    data = rng.lognormal(size=(3, 4, 100)).astype(np.float32)
+    # A later attempt may begin anywhere.
+    two = pen(store, attempt=2, layers=one.layers)
+    for writer, first, plane in zip((one, one, two), (0, 2, jump), data, strict=True):
+        writer.deliver(wire.Body(summaries=(make.summaries("grad", first, plane),)))
+    tracemalloc.start()
+    heat = _heat(store)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
+    assert len(heat.columns) <= 600
+    assert heat.values[:, 0] == pytest.approx(np.concatenate((data[0, :2], data[1])).max(axis=0))
+    assert heat.values[:, -1] == pytest.approx(data[2].max(axis=0))
+    assert is_missing(heat.values[:, 1:-1]).all()
+
+
+def test_many_layers_get_fewer_columns(store: Store, pen: MakePen, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatscope_server.query.heatmap._MOST_CELLS", 1000)
+    monkeypatch.setattr("floatscope_server.query.heatmap._WINDOW_CELLS", 700)
+    one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
+    data = np.random.default_rng(4).lognormal(size=(50, 100)).astype(np.float32)
+    for first in range(0, 50, 10):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", first, data[first : first + 10]),)))
+    heat = _heat(store)
+    assert (heat.cell, heat.values.shape) == (8, (100, 7))
+    for column in range(7):
+        assert heat.values[:, column] == pytest.approx(data[8 * column : 8 * column + 8].max(axis=0))
 
 
 def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: MakePen, make: Make) -> None:
@@ -500,6 +538,13 @@ def test_histograms_of_a_layer_come_column_by_column(server: Running, agent: Mak
     assert missing.json["error"]["code"] == "unknown_layer"
 
 
+@pytest.mark.parametrize("name", ["..", "a\nb", "a/b", "histogram", "%2F"])
+def test_a_layer_is_found_by_any_name(server: Running, agent: MakeAgent, make: Make, name: str) -> None:
+    agent(layers=[make.layer(0, name)])
+    content = server.json("/api/v1/runs/run/histogram?" + urllib.parse.urlencode({"layer": name}))
+    assert (content["layer"], content["columns"]) == (name, [])
+
+
 def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAgent) -> None:
     one = agent(rank=3, world=4)
     for second in (100, 700, 701):
@@ -509,6 +554,17 @@ def test_devices_come_newest_last_with_their_rank(server: Running, agent: MakeAg
     assert samples[0]["rank"] == 3
     assert samples[0]["vram_used_bytes"] is None
     assert set(wire.Device.__struct_fields__) | {"rank"} == set(samples[0])
+
+
+def test_a_clock_that_is_ahead_hides_no_other_rank(server: Running, agent: MakeAgent) -> None:
+    for rank, ahead in ((0, 0), (1, 86400), (2, 86400), (2, 0)):
+        one = agent(rank=rank, world=3, attempt=1)
+        for second in (100, 700, 701):
+            time_ns = (second + ahead) * 10**9
+            one.deliver(wire.Body(devices=(wire.Device(time_ns=time_ns, backend="rocm", index=0),)))
+    samples = server.json("/api/v1/runs/run/devices?seconds=60")
+    assert [sample["rank"] for sample in samples] == [0, 2, 0, 2, 1, 1]
+    assert {device["rank"] for device in server.json("/api/v1/runs/run")["devices"]} == {0, 1, 2}
 
 
 def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent, make: Make) -> None:

@@ -447,6 +447,7 @@ def test_slow_steps_are_not_a_stall(store: Store, pen: MakePen, make: Make, cloc
         clock.now += 50
         one.deliver(wire.Body(scalars=(make.scalars("loss", step, [1.0]),)))
     clock.now += 200
+    one.ask(wire.Beat())
     store.tick()
     assert _run(store).state == "live"
 

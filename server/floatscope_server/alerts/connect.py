@@ -121,6 +121,8 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectTimeout(f"{host} was not resolved in time") from error
         except OSError as error:
             raise httpcore.ConnectError(f"{host} cannot be resolved: {error.strerror or error}") from error
+        except UnicodeError as error:
+            raise httpcore.ConnectError(f"{host} is no host name: {error}") from error
         permitted = [address for address in dict.fromkeys(found) if self._guard.permits(host, address)]
         if not permitted:
             raise ForbiddenAddressError(

@@ -195,9 +195,9 @@ class Outbox:
     async def _try(self, delivery: _Leased) -> Reply | str:
         assert self._transport is not None
         headers: dict[str | bytes, str | bytes] = {}
-        headers.update(signed_headers(delivery.secrets, delivery.event_id, delivery.body, self._clock()))
-        headers |= {"content-type": "application/json", "user-agent": "floatscope-webhooks"}
         try:
+            headers.update(signed_headers(delivery.secrets, delivery.event_id, delivery.body, self._clock()))
+            headers |= {"content-type": "application/json", "user-agent": "floatscope-webhooks"}
             return await self._transport.post(delivery.url, headers, delivery.body)
         except ForbiddenAddressError as error:
             return str(error)
@@ -205,6 +205,10 @@ class Outbox:
             return "no answer in time"
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ConnectError) as error:
             return f"no connection: {str(error) or type(error).__name__}"
+        except Exception as error:  # noqa: BLE001 - logged, and kept with the delivery
+            # Whatever a receiver or its address provokes is the outcome of this try, or it would be tried for ever.
+            _log.exception("a webhook could not be sent")
+            return f"the webhook could not be sent: {str(error) or type(error).__name__}"[:500]
 
     def _settle(self, session: Session, delivery: _Leased, verdict: Verdict) -> None:
         now = self._clock()

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col, delete, select
 
@@ -21,7 +21,7 @@ from floatscope_server.alerts.views import alert_view, alerts_of, delivery_view,
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import Refusal
 from floatscope_server.rules import RULES, RuleParameters
-from floatscope_server.services import Services, services_of
+from floatscope_server.services import Running
 
 __all__ = ["router"]
 
@@ -120,7 +120,7 @@ class DeliveryOut(BaseModel):
     done_at: str | None
 
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+Id = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 
 def _unknown(what: str, identity: int) -> Refusal:
@@ -132,7 +132,7 @@ _LISTS = {"alert": "alerts", "endpoint": "endpoints", "delivery": "deliveries"}
 
 @router.get("/alerts", response_model=list[AlertOut])
 def list_alerts(
-    services: ServicesOf,
+    services: Running,
     state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def list_alerts(
 
 
 @router.get("/runs/{run}/alerts", response_model=list[AlertOut])
-def list_run_alerts(services: ServicesOf, run: str) -> list[dict[str, Any]]:
+def list_run_alerts(services: Running, run: str) -> list[dict[str, Any]]:
     """Alerts of one run in the order in which they opened."""
     with services.store.read() as session:
         found = run_named(session, run)
@@ -152,7 +152,7 @@ def list_run_alerts(services: ServicesOf, run: str) -> list[dict[str, Any]]:
 
 
 @router.post("/alerts/{alert_id}/acknowledge", response_model=AlertOut)
-def acknowledge(services: ServicesOf, alert_id: int) -> dict[str, Any]:
+def acknowledge(services: Running, alert_id: Id) -> dict[str, Any]:
     """Somebody has seen it. Doing so again changes nothing."""
 
     def write(session: Session) -> dict[str, Any] | None:
@@ -199,6 +199,10 @@ def _check_url(url: str, guard: Guard) -> None:
     if parts.username is not None or parts.password is not None or parts.fragment or port == 0:
         raise Refusal(422, "bad_url", "the URL may not hold a user name, a fragment or the port 0", hint)
     try:
+        parts.hostname.encode("idna")
+    except UnicodeError as error:
+        raise Refusal(422, "bad_url", f"the host name cannot be looked up: {error}", hint) from error
+    try:
         literal = str(ip_address(parts.hostname))
     except ValueError:
         return  # a name: its address is checked whenever a webhook connects
@@ -219,14 +223,14 @@ def _secrets(secret: str | None) -> list[dict[str, Any]]:
 
 
 @router.get("/endpoints", response_model=list[EndpointOut])
-def list_endpoints(services: ServicesOf) -> list[dict[str, Any]]:
+def list_endpoints(services: Running) -> list[dict[str, Any]]:
     """The receivers."""
     with services.store.read() as session:
         return [endpoint_view(endpoint) for endpoint in session.exec(select(Endpoint).order_by(col(Endpoint.id)))]
 
 
 @router.post("/endpoints", response_model=NewEndpointOut, status_code=201)
-def add_endpoint(services: ServicesOf, wanted: EndpointIn) -> dict[str, Any]:
+def add_endpoint(services: Running, wanted: EndpointIn) -> dict[str, Any]:
     """Add a receiver; the answer holds its secret, which is not shown again."""
     _check_url(wanted.url, Guard(services.settings.webhook_allow))
     if unknown := [kind for kind in wanted.kinds if kind not in RULES]:
@@ -249,7 +253,7 @@ def add_endpoint(services: ServicesOf, wanted: EndpointIn) -> dict[str, Any]:
 
 
 @router.post("/endpoints/{endpoint_id}/secret", response_model=NewEndpointOut)
-def rotate_secret(services: ServicesOf, endpoint_id: int, wanted: SecretIn) -> dict[str, Any]:
+def rotate_secret(services: Running, endpoint_id: Id, wanted: SecretIn) -> dict[str, Any]:
     """Replace the secret. For a day messages carry a signature by the former one as well."""
     _secrets(wanted.secret)
 
@@ -268,7 +272,7 @@ def rotate_secret(services: ServicesOf, endpoint_id: int, wanted: SecretIn) -> d
 
 
 @router.delete("/endpoints/{endpoint_id}", status_code=204)
-def delete_endpoint(services: ServicesOf, endpoint_id: int) -> None:
+def delete_endpoint(services: Running, endpoint_id: Id) -> None:
     """Remove a receiver and its delivery log."""
 
     def write(session: Session) -> bool:
@@ -284,7 +288,7 @@ def delete_endpoint(services: ServicesOf, endpoint_id: int) -> None:
 
 
 @router.post("/endpoints/{endpoint_id}/test", response_model=DeliveryOut, status_code=202)
-def test_endpoint(services: ServicesOf, endpoint_id: int) -> dict[str, Any]:
+def test_endpoint(services: Running, endpoint_id: Id) -> dict[str, Any]:
     """Send a message of type alert.test, signed and retried like any other."""
     now = datetime.now(UTC)
     view = {
@@ -327,8 +331,8 @@ def _disabled(endpoint: Endpoint) -> Refusal:
 
 @router.get("/deliveries", response_model=list[DeliveryOut])
 def list_deliveries(
-    services: ServicesOf,
-    endpoint: Annotated[int | None, Query()] = None,
+    services: Running,
+    endpoint: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[dict[str, Any]]:
     """The delivery log, newest first."""
@@ -340,7 +344,7 @@ def list_deliveries(
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", response_model=DeliveryOut, status_code=202)
-def redeliver(services: ServicesOf, delivery_id: int) -> dict[str, Any]:
+def redeliver(services: Running, delivery_id: Id) -> dict[str, Any]:
     """Send it again under the same webhook-id, with a fresh schedule of retries."""
 
     def write(session: Session) -> dict[str, Any] | None:

@@ -37,8 +37,8 @@ def retry_after_s(header: str | None, now: datetime) -> float:
         return min(float(text[:9]), _LONGEST_S)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return 0.0  # what the parser of dates raises for junk is not said
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     return min(max((at - now).total_seconds(), 0.0), _LONGEST_S)
 

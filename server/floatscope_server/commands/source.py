@@ -40,10 +40,10 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
         else:
             content = _from_folder(Path(args.data or os.environ.get("FLOATSCOPE_DATA", "floatscope-data")), name)
     except _UnansweredError as error:
-        print(f"floatscope: {error}", file=sys.stderr)
+        print(_line(f"floatscope: {error}"), file=sys.stderr)
         return 2
     if args.json:
-        print(json.dumps(content, indent=2, ensure_ascii=False))
+        print("\n".join(map(_line, json.dumps(content, indent=2, ensure_ascii=False).split("\n"))))
     elif name is None:
         _print_runs(content)
     else:
@@ -112,16 +112,32 @@ def _from_folder(folder: Path, name: str | None) -> Any:  # noqa: ANN401 - JSON
         raise _unknown(name, [run["name"] for run in read_runs(folder)]) from None
 
 
+def _line(text: str) -> str:
+    """One line for a terminal: what it would obey or hide is spelled as in JSON. Names and texts are an agent's."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _spelled(each) for each in text)
+
+
+def _spelled(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def _say(text: str) -> None:
+    print(_line(text))
+
+
 def _print_runs(runs: list[dict[str, Any]]) -> None:
     if not runs:
-        print("no runs yet")
+        _say("no runs yet")
         return
     width = max(len(run["name"]) for run in runs)
     for run in runs:
         worst = run["worst"]
         headroom = f"{_number(worst['headroom'])} bits in {worst['layer']}" if worst else "-"
         alerts = ", ".join(f"{count} {severity}" for severity, count in run["alerts"].items() if count) or "no alerts"
-        print(
+        _say(
             f"{run['name']:{width}}  {run['state']:8}  {run['steps']:>8} steps  loss {_number(run['last']['loss'])}  "
             f"worst headroom {headroom}  {alerts}"
         )
@@ -132,16 +148,16 @@ def _number(value: float | str | None) -> str:
 
 
 def _print_run(run: dict[str, Any]) -> None:
-    print(f"{run['run']}: {run['state']}, {run['steps']} steps, {len(run['attempts'])} attempts, ranks {run['ranks']}")
-    print(f"{len(run['layers'])} layers; observed: {run['coverage']['observed']}")
+    _say(f"{run['run']}: {run['state']}, {run['steps']} steps, {len(run['attempts'])} attempts, ranks {run['ranks']}")
+    _say(f"{len(run['layers'])} layers; observed: {run['coverage']['observed']}")
     for name, series in run["scalars"].items():
         last, low, high = (_number(series[key]) for key in ("last", "min", "max"))
-        print(f"  {name}: {last} at step {series['last_step']} (from {low} to {high}, {series['n']} points)")
+        _say(f"  {name}: {last} at step {series['last_step']} (from {low} to {high}, {series['n']} points)")
     for skipped in run["skipped_steps"][:_LISTED]:
-        print(f"skipped step {skipped['step']}: {skipped['layer'] or 'layer unknown'}, rank {skipped['rank']}")
+        _say(f"skipped step {skipped['step']}: {skipped['layer'] or 'layer unknown'}, rank {skipped['rank']}")
     if len(run["skipped_steps"]) > _LISTED:
-        print(f"and {len(run['skipped_steps']) - _LISTED} more skipped steps")
+        _say(f"and {len(run['skipped_steps']) - _LISTED} more skipped steps")
     for alert in run["alerts"]:
-        print(f"{alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
+        _say(f"{alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
     for gap in run["gaps"]:
-        print(f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}")
+        _say(f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}")

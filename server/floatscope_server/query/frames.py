@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import Frame
@@ -19,7 +19,7 @@ from floatscope_server.query.line import Stretch
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.replay import SUMMARIES
 
-__all__ = ["FrameCache", "StoredFrame", "stored_frames", "summary_frames", "summary_frames_at"]
+__all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames", "summary_frames_at"]
 
 _T = TypeVar("_T")
 _BATCH = 256
@@ -75,13 +75,21 @@ class FrameCache:
 
 
 def stored_frames(
-    session: Session, stream: int, stretch: Stretch, decode: Callable[[bytes], _T], *, longest: int | None = None
+    session: Session,
+    stream: int,
+    stretch: Stretch,
+    decode: Callable[[bytes], _T],
+    *,
+    longest: int | None = None,
+    rank: int | None = None,
 ) -> Iterator[StoredFrame[_T]]:
-    """Frames of ``stream`` that touch ``stretch``, in the order they were written.
+    """Frames of ``stream`` that touch ``stretch``, of ``rank`` or of all, in the order they were written.
 
     ``longest``: the most steps that a frame of this stream can have, if there is such a limit.
     """
     condition = _touching(stream, stretch, longest=longest)
+    if rank is not None:
+        condition = (*condition, col(WalFrame.rank) == rank)
     rows = session.execute(
         select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
         .where(*condition)
@@ -92,10 +100,38 @@ def stored_frames(
         yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
 
 
+def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The steps of ``stretch`` that any summary of ``stream`` has, ascending, at most ``most`` at a time."""
+    start = stretch.first
+    while start <= stretch.last:
+        rest = Stretch(attempt=stretch.attempt, first=start, last=stretch.last)
+        frames = session.execute(
+            select(col(WalFrame.first), func.max(WalFrame.n).label("n"))
+            .where(*_touching(stream, rest, longest=MAX_STEPS))
+            .group_by(col(WalFrame.first))
+            .order_by(col(WalFrame.first))
+            .execution_options(yield_per=_BATCH)
+        )
+        pieces: list[npt.NDArray[np.int64]] = []
+        room, end = most, start
+        for first, n in frames:
+            low, high = max(first, end), min(first + n, stretch.last + 1, max(first, end) + room)
+            if high > low:
+                pieces.append(np.arange(low, high))
+                room, end = room - (high - low), high
+            if not room:
+                break
+        frames.close()
+        if not pieces:
+            return
+        yield np.concatenate(pieces)
+        start = end
+
+
 def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
-    """Like ``stored_frames`` for summaries, through ``cache``."""
+    """Like ``stored_frames`` for summaries, through ``cache``, and rank by rank."""
     condition = _touching(stream, stretch, longest=MAX_STEPS)
-    keys = session.execute(select(*_KEY).where(*condition).order_by(col(WalFrame.id))).all()
+    keys = session.execute(select(*_KEY).where(*condition).order_by(col(WalFrame.rank), col(WalFrame.id))).all()
     yield from _decoded(session, cache, keys)
 
 

@@ -16,15 +16,18 @@ from floatscope_server.jsontext import values_of
 from floatscope_server.models import LayerRow, Run
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import METRICS, MISSING, Metric
-from floatscope_server.query.frames import FrameCache, summary_frames
+from floatscope_server.query.frames import FrameCache, stored_steps, summary_frames
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id, total_span
-from floatscope_server.query.pool import cell_size, merge_worst, pool_columns
+from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["HeatMap", "heat_map", "in_execution_order", "layer_formats", "log2_limits", "run_layers"]
 
 _WINDOW_CELLS = 1 << 21
-"""Cells that are spread out at once over all ranks: 8 MiB."""
+"""Cells of one rank that are spread out at once: 8 MiB."""
+
+_MOST_CELLS = 1 << 22
+"""Cells of an answer over all layers of the run, 16 MiB; a run with more layers gets fewer columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +150,9 @@ def heat_map(
         values = np.empty((0, 0), np.float32)
         cell, starts, shown = 1, np.empty(0, np.int64), []
     else:
-        cell = cell_size(*span, columns)
+        cell = cell_size(*span, max(1, min(columns, _MOST_CELLS // max(1, len(table)))))
         starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
-        budget = _WINDOW_CELLS // max(1, len(table) * run.world)
-        values, seen = _values(session, cache, stream, line, span, cell, limits, how, budget)
+        values, seen = _values(session, cache, stream, line, span, cell, limits, how)
         wanted = None if names is None else set(names)
         shown = [
             layer
@@ -191,41 +193,38 @@ def _values(
     cell: int,
     limits: npt.NDArray[np.float64],
     how: Metric,
-    budget: int,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """[columns, all layers of the run], and which layers were seen in it; about ``budget`` steps at a time."""
+    """[columns, all layers of the run], and which layers were seen in it.
+
+    Memory goes with the answer and with ``_WINDOW_CELLS``, never with the number of steps that are spanned.
+    """
     size = len(limits)
-    origin = span[0] // cell * cell
-    values = np.full((span[1] // cell - span[0] // cell + 1, size), MISSING, np.float32)
+    origin = span[0] // cell
+    values = np.full((span[1] // cell - origin + 1, size), MISSING, np.float32)
     seen = np.zeros(size, bool)
-    window = max(cell, budget // cell * cell)
-    for start in range(origin, span[1] + 1, window):
-        stop = min(start + window, span[1] + 1)
-        by_rank: dict[int, npt.NDArray[np.float32]] = {}
-        for stretch in line:
-            part = Stretch(
-                attempt=stretch.attempt, first=max(stretch.first, start, span[0]), last=min(stretch.last, stop - 1)
-            )
-            if part.first > part.last:
-                continue
-            for stored in summary_frames(session, cache, stream, part):
-                frame = stored.content
-                plane = how.plane(frame, limits[frame.layers])
-                dense = by_rank.get(stored.rank)
-                if dense is None:
-                    dense = by_rank[stored.rank] = np.full((stop - start, size), MISSING, np.float32)
-                low = max(frame.first_step, part.first)
-                high = min(frame.first_step + frame.steps - 1, part.last)
+
+    def pool(steps: npt.NDArray[np.int64], dense: npt.NDArray[np.float32]) -> None:
+        cells, pooled = pool_steps(dense, steps // cell - origin, how.worst)
+        values[cells] = merge_worst(values[cells], pooled, how.worst)
+
+    for stretch in line:
+        part = Stretch(attempt=stretch.attempt, first=max(stretch.first, span[0]), last=min(stretch.last, span[1]))
+        for steps in stored_steps(session, stream, part, most=max(1, _WINDOW_CELLS // max(1, size))):
+            window = Stretch(attempt=part.attempt, first=int(steps[0]), last=int(steps[-1]))
+            rank: int | None = None
+            dense = np.empty((0, size), np.float32)
+            for stored in summary_frames(session, cache, stream, window):
+                if stored.rank != rank:
+                    if rank is not None:
+                        pool(steps, dense)
+                    rank, dense = stored.rank, np.full((len(steps), size), MISSING, np.float32)
+                frame = stored.content.between(window.first, window.last)
+                row = int(np.searchsorted(steps, frame.first_step))
                 # A step that came twice: the later one stands.
-                dense[low - start : high - start + 1, frame.layers] = plane[
-                    low - frame.first_step : high - frame.first_step + 1
-                ]
+                dense[row : row + frame.steps, frame.layers] = how.plane(frame, limits[frame.layers])
                 seen[frame.layers] = True
-        column = (start - origin) // cell
-        for dense in by_rank.values():
-            pooled = pool_columns(dense, cell, how.worst)
-            target = values[column : column + len(pooled)]
-            target[:] = merge_worst(target, pooled, how.worst)
+            if rank is not None:
+                pool(steps, dense)
     return values, seen
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from floatscope_server.query.fields import MISSING
 
-__all__ = ["cell_size", "merge_worst", "pool_columns"]
+__all__ = ["cell_size", "merge_worst", "pool_steps"]
 
 Plane = npt.NDArray[np.float32]
 
@@ -22,23 +22,22 @@ def cell_size(first: int, last: int, columns: int) -> int:
 
 def merge_worst(a: Plane, b: Plane, worst: str) -> Plane:
     """Elementwise the worse of two planes; what one has not observed the other decides."""
-    return _reduce(np.stack((a, b)), worst)
+    pair = np.concatenate((a.reshape(1, -1), b.reshape(1, -1)))
+    return _reduce(pair, np.zeros(1, np.int64), worst).reshape(a.shape)
 
 
-def pool_columns(plane: Plane, cell: int, worst: str) -> Plane:
-    """``plane`` [steps, layers], its first step aligned to ``cell``, as [columns, layers]."""
-    if cell == 1:
-        return plane
-    steps, layers = plane.shape
-    columns = -(-steps // cell)
-    if columns * cell != steps:
-        plane = np.concatenate((plane, np.full((columns * cell - steps, layers), MISSING, np.float32)))
-    return _reduce(plane.reshape(columns, cell, layers).swapaxes(0, 1), worst)
+def pool_steps(plane: Plane, cells: npt.NDArray[np.int64], worst: str) -> tuple[npt.NDArray[np.int64], Plane]:
+    """``plane`` [steps, layers], whose steps lie in ascending ``cells``, by cell: the distinct ones, [cells, layers].
+
+    Only steps that exist take room, however many a cell spans.
+    """
+    starts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
+    return cells[starts], plane if len(starts) == len(cells) else _reduce(plane, starts, worst)
 
 
-def _reduce(stack: Plane, worst: str) -> Plane:
-    """Over the first axis; what was not observed gives way to what was."""
-    pooled: Plane = (np.fmin if worst == "min" else np.fmax).reduce(stack, axis=0)
+def _reduce(plane: Plane, starts: npt.NDArray[np.int64], worst: str) -> Plane:
+    """Rows from each of ``starts`` to the next; what was not observed gives way to what was."""
+    pooled: Plane = (np.fmin if worst == "min" else np.fmax).reduceat(plane, starts, axis=0)
     # fmin and fmax may give either of two NaNs: there is one, and it means "not observed".
     pooled[np.isnan(pooled)] = MISSING
     return pooled

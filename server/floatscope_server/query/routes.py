@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
+from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
 from floatscope_server.query.heatmap import heat_map
@@ -14,14 +15,13 @@ from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import device_samples, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.responses import JSONText
-from floatscope_server.services import Services, services_of
+from floatscope_server.services import Running
 from floatscope_server.store.parts import MAX_STEP
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONText)
 
-Running = Annotated[Services, Depends(services_of)]
 FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, description="First step.")]
 ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
 Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
@@ -34,21 +34,19 @@ def _split(text: str | None) -> list[str] | None:
 
 
 @router.get("/runs")
-def runs(services: Running) -> Response:
+async def runs(services: Running) -> Response:
     """All runs, newest first."""
-    with services.store.read() as session:
-        return JSONText(run_list(session))
+    return await services.answer(lambda session: JSONText(run_list(session)))
 
 
 @router.get("/runs/{run}")
-def one_run(run: str, services: Running) -> Response:
+async def one_run(run: str, services: Running) -> Response:
     """One run as one object; steps are counted from 0 and ``steps`` is their number."""
-    with services.store.read() as session:
-        return JSONText(show(session, run_named(session, run)))
+    return await services.answer(lambda session: JSONText(show(session, run_named(session, run))))
 
 
 @router.get("/runs/{run}/scalars", responses=_BLOCK)
-def scalars(
+async def scalars(
     run: str,
     services: Running,
     names: Annotated[str | None, Query(description="By commas; all without it.")] = None,
@@ -58,18 +56,21 @@ def scalars(
     accept: Accept = "",
 ) -> Response:
     """Series of the canonical line with their envelope; a cell of more than one step shows mean, min and max."""
-    with services.store.read() as session:
+
+    def question(session: Session) -> Response:
         found = scalar_series(
             session, run_named(session, run), names=_split(names), first=first, last=last, points=points
         )
-    if MEDIA_TYPE in accept:
-        arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
-        return Response(pack({"series": [series.meta() for series in found]}, arrays), media_type=MEDIA_TYPE)
-    return JSONText([{**series.meta(), **series.arrays()} for series in found])
+        if MEDIA_TYPE in accept:
+            arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
+            return Response(pack({"series": [series.meta() for series in found]}, arrays), media_type=MEDIA_TYPE)
+        return JSONText([{**series.meta(), **series.arrays()} for series in found])
+
+    return await services.answer(question)
 
 
 @router.get("/runs/{run}/heatmap", responses=_BLOCK)
-def heatmap(
+async def heatmap(
     run: str,
     services: Running,
     kind: str = "grad",
@@ -83,7 +84,8 @@ def heatmap(
     accept: Accept = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
-    with services.store.read() as session:
+
+    def question(session: Session) -> Response:
         found = heat_map(
             session,
             services.cache,
@@ -97,23 +99,36 @@ def heatmap(
             rows=rows,
             names=_split(layers),
         )
-    if MEDIA_TYPE in accept:
-        return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
-    return JSONText(found.content())
+        if MEDIA_TYPE in accept:
+            return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
+        return JSONText(found.content())
+
+    return await services.answer(question)
+
+
+@router.get("/runs/{run}/histogram")
+async def histogram_by_name(
+    run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
+) -> Response:
+    """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
+    return await histogram(run, layer, services, kind, first, last)
 
 
 @router.get("/runs/{run}/layers/{layer:path}/histogram")
-def histogram(
+async def histogram(
     run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
 ) -> Response:
     """Exponent histograms of a layer, one column for each that was taken."""
-    with services.store.read() as session:
-        found = layer_histogram(session, run_named(session, run), layer=layer, kind=kind, first=first, last=last)
-    return JSONText(found)
+    return await services.answer(
+        lambda session: JSONText(
+            layer_histogram(session, run_named(session, run), layer=layer, kind=kind, first=first, last=last)
+        )
+    )
 
 
 @router.get("/runs/{run}/devices")
-def devices(run: str, services: Running, seconds: Annotated[float, Query(gt=0, le=1e9)] = 600.0) -> Response:
+async def devices(run: str, services: Running, seconds: Annotated[float, Query(gt=0, le=1e9)] = 600.0) -> Response:
     """Device samples of the last ``seconds`` before the newest, newest last."""
-    with services.store.read() as session:
-        return JSONText(device_samples(session, run_named(session, run), seconds=seconds))
+    return await services.answer(
+        lambda session: JSONText(device_samples(session, run_named(session, run), seconds=seconds))
+    )

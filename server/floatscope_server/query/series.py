@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy import func
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Run, ScalarSeries, WalFrame
@@ -179,28 +181,28 @@ def _pooled(name: str, steps: npt.NDArray[np.int64], values: npt.NDArray[np.floa
 
 
 def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
-    """Samples of the last ``seconds`` before the newest, newest last, each with its rank."""
+    """Samples of the last ``seconds`` before the newest of their rank, newest last, each with its rank."""
     assert run.id is not None
     stream = stream_id(session, run.id, "gpu")
     if stream is None:
         return []
-    newest = session.exec(
-        select(WalFrame.first + WalFrame.n - 1)
-        .where(WalFrame.stream_id == stream)
-        .order_by(col(WalFrame.first).desc())
-        .limit(1)
-    ).first()
-    if newest is None:
-        return []
-    since = newest - seconds
+    # Each rank by its own newest reading, which is the one that came last: a clock that is ahead must hide neither
+    # other ranks nor what its own rank sends once it is right. (SQLite takes first and n from the row of the maximum.)
+    newest = session.execute(
+        select_columns(col(WalFrame.rank), col(WalFrame.first), col(WalFrame.n), func.max(WalFrame.id))
+        .where(col(WalFrame.stream_id) == stream)
+        .group_by(col(WalFrame.rank))
+    ).all()
     samples: list[dict[str, object]] = []
-    for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()):
-        stretch = Stretch(attempt=attempt, first=int(since), last=MAX_STEP)
-        for stored in stored_frames(session, stream, stretch, DEVICES.decode):
-            samples += [
-                {**msgspec.structs.asdict(device), "rank": stored.rank}
-                for device in stored.content
-                if device.time_ns >= since * NANOSECONDS
-            ]
+    for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()).all():
+        for rank, first, n, _ in newest:
+            end = first + n
+            stretch = Stretch(attempt=attempt, first=int(end - 1 - seconds), last=end)
+            for stored in stored_frames(session, stream, stretch, DEVICES.decode, rank=rank):
+                samples += [
+                    {**msgspec.structs.asdict(device), "rank": rank}
+                    for device in stored.content
+                    if end - 1 - seconds <= device.time_ns / NANOSECONDS < end
+                ]
     samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
     return samples

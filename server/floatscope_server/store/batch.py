@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.dialects.sqlite import insert as upsert
-from sqlmodel import Session, col
+from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.database import utc
@@ -32,6 +32,7 @@ from floatscope_server.models import (
 )
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger, operands_json
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
@@ -77,6 +78,7 @@ class Batch:
         self._events: list[dict[str, Any]] = []
         self._writers: dict[str, KnownWriter] = {}
         self._mapped: set[str] = set()
+        self._omitted: dict[str, dict[str, Gap]] = {}
 
     def apply(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
         """Take in a message of a writer that has said hello."""
@@ -172,7 +174,7 @@ class Batch:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
         named = self._layers(run, writer, body.layers)
-        checked = check_body(body, writer.layer_map)
+        checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
         body = msgspec.structs.replace(checked.body, layers=named)
         writer.last_seq = block.seq
         last = body.first_step + body.steps - 1
@@ -182,7 +184,8 @@ class Batch:
         for reason, count in checked.dropped.items():
             self._left_out(run, writer, body.first_step, max(last, body.first_step), reason, count)
         self._store(run, writer, block.seq, body)
-        run.glance.add(body, run.layers, rank=writer.rank)
+        if writer.attempt == run.attempt:
+            run.glance.add(body, run.layers, rank=writer.rank)
         self.observations.append(
             Observation(
                 run_id=run.id,
@@ -202,36 +205,40 @@ class Batch:
         """Take in the layer table of a hello."""
         self._layers(run, writer, layers)
 
+    def _map_of(self, writer: KnownWriter) -> LayerMap:
+        if writer.layer_map is None:
+            stored = self._session.exec(select(Writer.layer_map).where(Writer.id == writer.id)).one()
+            writer.layer_map = LayerMap.of(stored)
+        return writer.layer_map
+
     def _layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> tuple[wire.Layer, ...]:
         """Give new layers the run's numbers; returns those that are new or changed, renumbered."""
         if not layers:
             return ()
+        most = self._settings.max_layers
         table = dict(run.layers)
         changed: list[wire.Layer] = []
-        layer_map = writer.layer_map
+        known = self._map_of(writer)
+        numbers: dict[int, int] = {}
         for layer in layers:
             reason = acceptable_layer(layer)
-            if reason is None and layer.name not in run.names and len(table) >= self._settings.max_layers:
-                reason = f"more than {self._settings.max_layers} layers in one run"
+            if reason is None and layer.name not in run.names and len(table) >= most:
+                reason = f"more than {most} layers in one run"
+            if reason is None and layer.index not in numbers and len(known) + len(numbers) >= 2 * most:
+                reason = f"more than {2 * most} layer numbers from one agent"
             if reason is not None:
-                step = max(writer.last_step, 0)
-                self._left_out(run, writer, step, step, reason, 1)
+                self.omit(run, writer, reason)
                 continue
             index = run.names.setdefault(layer.name, len(table))
             ours = msgspec.structs.replace(layer, index=index)
             if table.get(index) != ours:
                 table[index] = ours
                 changed.append(ours)
-            if layer.index >= len(layer_map):
-                grown = np.full(max(layer.index + 1, 2 * len(layer_map)), -1, np.int32)
-                grown[: len(layer_map)] = layer_map
-                layer_map = grown
-            elif not layer_map.flags.writeable:
-                layer_map = layer_map.copy()
-            if layer_map[layer.index] != index:
-                layer_map[layer.index] = index
-                self._mapped.add(writer.id)
-        writer.layer_map = layer_map
+            numbers[layer.index] = index
+        layer_map = known.named(numbers)
+        if layer_map is not known:
+            writer.layer_map = layer_map
+            self._mapped.add(writer.id)
         if changed:
             run.layers = MappingProxyType(table)
             self.relayered.add(run.name)
@@ -259,21 +266,44 @@ class Batch:
             ],
         )
 
+    def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
+        """Declare that a part of a hello was not kept."""
+        step = max(writer.last_step, 0)
+        self._left_out(run, writer, step, step, reason, 1)
+
     def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
-        """Declare what the server did not keep; one row per writer and reason, that grows."""
+        """Declare what the server did not keep; ``flush`` writes it."""
         writer.left_out = min(writer.left_out + count, MAX_STEP)
-        if reason not in writer.reasons and len(writer.reasons) >= _MAX_REASONS:
+        pending = self._omitted.setdefault(writer.id, {})
+        fresh = reason not in pending and reason not in writer.reasons
+        if fresh and len(writer.reasons.keys() | pending.keys()) >= _MAX_REASONS:
             reason = "left out for further reasons"
-        key = writer.reasons.get(reason)
-        row = self._session.get(Gap, key) if key is not None else None
-        if row is None:
-            row = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=0, reason=reason)
-            self._session.add(row)
-        row.first, row.last = min(row.first, first), max(row.last, last)
-        row.count += count
+        known = pending.get(reason)
+        if known is None:
+            pending[reason] = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=count, reason=reason)
+            return
+        known.first, known.last = min(known.first, first), max(known.last, last)
+        known.count += count
+
+    def _write_omitted(self) -> None:
+        """One row per writer and reason, that grows."""
+        fresh: list[tuple[KnownWriter, Gap]] = []
+        for writer_id, pending in self._omitted.items():
+            writer = self._writers[writer_id]
+            for reason, gap in pending.items():
+                key = writer.reasons.get(reason)
+                row = self._session.get(Gap, key) if key is not None else None
+                if row is None:
+                    fresh.append((writer, gap))
+                    continue
+                row.first, row.last = min(row.first, gap.first), max(row.last, gap.last)
+                row.count += gap.count
+        self._omitted.clear()
+        self._session.add_all(gap for _, gap in fresh)
         self._session.flush()
-        assert row.id is not None
-        writer.reasons[reason] = row.id
+        for writer, gap in fresh:
+            assert gap.id is not None
+            writer.reasons[gap.reason] = gap.id
 
     def _store(self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body) -> None:
         more = CONTINUED if body.continued else 0
@@ -347,6 +377,7 @@ class Batch:
             self._connection.execute(insert(WalFrame), self._frames)
         if self._events:
             self._connection.execute(insert(StepEvent), self._events)
+        self._write_omitted()
         for writer in self._writers.values():
             self._write_writer(writer)
         for run in self.changed.values():
@@ -393,7 +424,7 @@ class Batch:
             "bye": writer.bye,
         }
         if writer.id in self._mapped:
-            values["layer_map"] = writer.layer_map.astype("<i4").tobytes()
+            values["layer_map"] = self._map_of(writer).stored()
         self._connection.execute(update(Writer).where(col(Writer.id) == writer.id).values(**values))
 
     def judge(self, run: KnownRun) -> None:

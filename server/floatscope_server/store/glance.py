@@ -25,7 +25,10 @@ _BUCKETS = 4
 
 
 class Glance:
-    """The last values, at most 60 points of the loss, and the worst headroom of the last 64 steps."""
+    """The last values, at most 60 points of the loss, and the worst headroom of the last 64 steps.
+
+    Newest is what came last: steps that go back supersede those after them.
+    """
 
     SHOWN = ("loss", "grad_norm", "loss_scale")
 
@@ -79,6 +82,7 @@ class Glance:
         if series.name != "loss":
             return
         for step, value in zip(steps, values, strict=True):
+            self._supersede(step)
             cell = step // self._stride
             if self._loss and self._loss[-1][0] == cell:
                 self._loss[-1] = (cell, _worse(self._loss[-1][1], value))
@@ -86,6 +90,16 @@ class Glance:
                 self._loss.append((cell, value))
             while len(self._loss) > _POINTS or (self._loss and self._loss[-1][0] - self._loss[0][0] >= _POINTS):
                 self._halve()
+
+    def _supersede(self, step: int) -> None:
+        """Forget the points after ``step``, and spread those before it as far as fits."""
+        if not self._loss or self._loss[-1][0] * self._stride <= step:
+            return
+        while self._loss and self._loss[-1][0] * self._stride > step:
+            self._loss.pop()
+        while self._stride > 1 and (not self._loss or 2 * (self._loss[-1][0] - self._loss[0][0]) < _POINTS // 2):
+            self._stride //= 2
+            self._loss = [(2 * cell, value) for cell, value in self._loss]
 
     def _halve(self) -> None:
         self._stride *= 2
@@ -118,8 +132,9 @@ class Glance:
                 break
         else:
             self._worst.append(entry)
-        newest = max(kept["step"] // _BUCKET for kept in self._worst)
-        self._worst = [kept for kept in self._worst if kept["step"] // _BUCKET > newest - _BUCKETS]
+            # By arrival, so that a high step among lower ones goes with its time.
+            oldest = bucket - _BUCKETS
+            self._worst = [kept for kept in self._worst if kept["step"] // _BUCKET > oldest][-_BUCKETS:]
 
     def _limits(self, kind: str, layers: Mapping[int, wire.Layer]) -> npt.NDArray[np.float64]:
         """log2 of each format's largest number, NaN without a limit to be judged; kept while the table is the same."""

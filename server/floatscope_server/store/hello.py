@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-import numpy as np
 from sqlalchemy import func, update
 from sqlmodel import Session, col, select
 
@@ -16,6 +17,7 @@ from floatscope_server.models import Attempt, Run, Writer
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
+from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
 from floatscope_server.store.parts import NANOSECONDS
 
@@ -25,6 +27,7 @@ _WRITER = re.compile(r"[0-9a-f]{32}")
 _MAX_RANK = 1 << 20
 _MAX_ATTEMPT = 1 << 20
 _MAX_AGENT = 100
+_MAX_DEPTH = 64
 
 
 def refusal(hello: wire.Hello) -> wire.Refused | None:
@@ -67,6 +70,7 @@ def greet(
     """The writer of ``hello``, made if it is new; its run and attempt too."""
     identity = hello.identity
     known = ledger.of_writer(session, identity.writer)
+    unfit: dict[str, str] = {}
     if known is not None:
         run, writer = known
         if run.name != identity.run:
@@ -74,6 +78,12 @@ def greet(
                 code="writer",
                 message=f"this writer belongs to the run {run.name!r}, not to {identity.run!r}",
                 hint="start the agent again; a writer never changes its run",
+            )
+        if writer.rank != identity.rank or run.world < identity.world:
+            return wire.Refused(
+                code="writer",
+                message=f"this writer is rank {writer.rank} of {run.world}, not {identity.rank} of {identity.world}",
+                hint="start the agent again; a writer never changes its rank nor the world's size",
             )
     else:
         found = ledger.run(session, identity.run)
@@ -84,7 +94,8 @@ def greet(
                     message=f"the store holds {settings.max_runs} runs, which is its limit",
                     hint="use another data folder, or another name for the run",
                 )
-            found = _new_run(session, hello, now)
+            config, unfit = _fit(hello.config)
+            found = _new_run(session, hello, config, now)
         run = found
         attempt = identity.attempt or _inferred(run, identity)
         if attempt not in run.attempts:
@@ -95,6 +106,8 @@ def greet(
     run.world = max(run.world, identity.world)
     batch.touch(run, writer)
     batch.name_layers(run, writer, hello.layers)
+    for name, reason in unfit.items():
+        batch.omit(run, writer, f"configuration key {name[:40]!r} {reason}")
     return writer
 
 
@@ -104,16 +117,30 @@ def _inferred(run: KnownRun, identity: wire.Identity) -> int:
     return run.attempt + 1 if taken else run.attempt
 
 
-def _new_run(session: Session, hello: wire.Hello, now: float) -> KnownRun:
-    config = plain(hello.config)
-    assert isinstance(config, dict)
-    content: dict[str, Any] = config
+def _fit(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The part of ``config`` that JSON can hold, and why each other key is left out."""
+    unfit = {name: reason for name, value in config.items() if (reason := _unfit(value, _MAX_DEPTH)) is not None}
+    return {name: plain(value) for name, value in config.items() if name not in unfit}, unfit
+
+
+def _unfit(value: object, room: int) -> str | None:
+    if value is None or isinstance(value, str | int | float | datetime):
+        return None
+    if not isinstance(value, Mapping | list | tuple):
+        return f"holds {type(value).__name__}"
+    if not room:
+        return f"is nested deeper than {_MAX_DEPTH}"
+    items = value.values() if isinstance(value, Mapping) else value
+    return next((reason for item in items if (reason := _unfit(item, room - 1)) is not None), None)
+
+
+def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: float) -> KnownRun:
     row = Run(
         name=hello.identity.run,
         state="live",
         attempt=hello.identity.attempt or 1,
         world=hello.identity.world,
-        config=content,
+        config=config,
         created_at=utc(now),
         started_at=utc(now),
         heartbeat_at=utc(now),
@@ -175,5 +202,5 @@ def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello
         last_seq=0,
         last_step=-1,
         seen_at=now,
-        layer_map=np.empty(0, np.int32),
+        layer_map=LayerMap.empty(),
     )

@@ -16,7 +16,8 @@ from sqlmodel import Session, col, select
 from floatscope import wire
 from floatscope_server.models import Attempt, LayerRow, Run, ScalarSeries, Stream, Writer
 from floatscope_server.store.glance import Glance
-from floatscope_server.store.parts import Map
+from floatscope_server.store.layermap import LayerMap
+from floatscope_server.store.lifecycle import ENDED
 
 __all__ = ["KnownRun", "KnownSeries", "KnownWriter", "Ledger", "layer_of", "operands_json"]
 
@@ -36,7 +37,8 @@ class KnownWriter:
     last_seq: int
     last_step: int
     seen_at: float
-    layer_map: Map
+    layer_map: LayerMap | None = None
+    """None until it is needed: it is loaded then."""
     bye: str | None = None
     dropped: int = 0
     declared: int = 0
@@ -116,12 +118,12 @@ class KnownRun:
         if known_last is None:
             self.glance.restart(first)
             self.steps = last + 1
-            self.progress_at = now
         elif last > known_last:
             pace = max(0.0, now - self.progress_at) / (last - known_last)
             self.seconds_per_step += _PACE * (pace - self.seconds_per_step) if self.seconds_per_step else pace
             self.steps = last + 1
-            self.progress_at = now
+        # Steps that go back are progress too: a rollback trains.
+        self.progress_at = now
 
 
 def operands_json(layer: wire.Layer) -> list[dict[str, str]]:
@@ -180,6 +182,18 @@ class Ledger:
         run.writers[writer.id] = writer
         self._of_writer[writer.id] = run
 
+    def forget_silent(self, since: float) -> None:
+        """Forget ended runs, and the layer maps of writers, that have been silent ``since`` then."""
+        for run in list(self.runs.values()):
+            if run.state in ENDED and all(writer.seen_at < since for writer in run.writers.values()):
+                del self.runs[run.name]
+                for identity in run.writers:
+                    del self._of_writer[identity]
+                continue
+            for writer in run.writers.values():
+                if writer.seen_at < since:
+                    writer.layer_map = None
+
     def _load(self, session: Session, row: Run) -> None:
         assert row.id is not None
         layers = {
@@ -235,7 +249,6 @@ def _writer_of(row: Writer) -> KnownWriter:
         last_seq=row.last_seq,
         last_step=row.last_step,
         seen_at=seen.timestamp(),
-        layer_map=np.frombuffer(row.layer_map, "<i4"),
         bye=row.bye,
         dropped=row.dropped,
         declared=row.declared,

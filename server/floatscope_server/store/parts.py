@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
+from floatscope_server.store.layermap import LayerMap
+from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
 __all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body"]
 
@@ -32,8 +34,6 @@ HISTOGRAM_BINS = 512
 NANOSECONDS = 1_000_000_000
 
 _P = TypeVar("_P")
-
-Map = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,11 @@ def acceptable_layer(layer: wire.Layer) -> str | None:
     return None
 
 
-def check_body(body: wire.Body, layer_map: Map) -> Checked:
-    """``body`` without what cannot be used and with the run's layer indices; ``body.layers`` is left as it is."""
+def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Checked:
+    """``body`` without what cannot be used and with the run's layer indices; ``body.layers`` is left as it is.
+
+    ``newest`` is the highest step of its attempt so far.
+    """
     dropped: Counter[str] = Counter()
     summaries = tuple(_kept(body.summaries, dropped, lambda part: _summaries(part, layer_map, dropped)))
     histograms = tuple(_kept(body.histograms, dropped, lambda part: _histograms(part, layer_map, dropped)))
@@ -80,26 +83,18 @@ def check_body(body: wire.Body, layer_map: Map) -> Checked:
     ):
         if len(parts) > limit:
             dropped[f"more than {limit} {name} in one block"] += len(parts) - limit
-    spans = [(s.first_step, s.first_step + s.steps - 1) for s in summaries]
-    spans += [(h.first_step, h.first_step + h.steps - 1) for h in histograms]
-    spans += [(int(s.min()), int(s.max())) for s in (np.frombuffer(p.steps, "<i8") for p in scalars)]
-    spans += [(e.step, e.step) for e in events]
-    first = min((a for a, _ in spans), default=0)
-    last = max((b for _, b in spans), default=-1)
-    return Checked(
-        body=wire.Body(
-            first_step=first,
-            steps=last - first + 1,
-            layers=body.layers,
-            summaries=summaries,
-            histograms=histograms,
-            scalars=scalars,
-            events=events,
-            devices=devices,
-            continued=body.continued,
+    kept, far = within_reach(
+        msgspec.structs.replace(
+            body, summaries=summaries, histograms=histograms, scalars=scalars, events=events, devices=devices
         ),
-        dropped=dropped,
+        newest,
     )
+    if far:
+        dropped[OUT_OF_REACH] += far
+    known = list(spans(kept))
+    first = min((a for a, _ in known), default=0)
+    last = max((b for _, b in known), default=-1)
+    return Checked(body=msgspec.structs.replace(kept, first_step=first, steps=last - first + 1), dropped=dropped)
 
 
 def _kept(parts: Iterable[_P], dropped: Counter[str], check: Callable[[_P], _P | str]) -> Iterator[_P]:
@@ -119,21 +114,18 @@ def _span(first: int, steps: int) -> str | None:
     return None
 
 
-def _renumber(layers: bytes, layer_map: Map) -> npt.NDArray[np.int32] | str:
+def _renumber(layers: bytes, layer_map: LayerMap) -> npt.NDArray[np.int32] | str:
     """The run's indices, -1 where the agent never named the layer."""
     if not layers or len(layers) % 4:
         return "layer indices of a wrong size"
     theirs = np.frombuffer(layers, "<u4")
-    if not len(layer_map):
-        return np.full(len(theirs), -1, np.int32)
-    ours = layer_map[np.minimum(theirs, len(layer_map) - 1)]
-    return np.where(theirs < len(layer_map), ours, np.int32(-1))
+    return layer_map[theirs]
 
 
 _UNNAMED = "summary of a layer that was never named"
 
 
-def _summaries(part: wire.Summaries, layer_map: Map, dropped: Counter[str]) -> wire.Summaries | str:
+def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str]) -> wire.Summaries | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps):
@@ -171,7 +163,7 @@ def _columns(field: wire.Field, steps: int, keep: npt.NDArray[np.bool_]) -> wire
     return msgspec.structs.replace(field, data=data.tobytes())
 
 
-def _histograms(part: wire.Histograms, layer_map: Map, dropped: Counter[str]) -> wire.Histograms | str:
+def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str]) -> wire.Histograms | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps):

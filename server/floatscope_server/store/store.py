@@ -17,11 +17,11 @@ from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import Reader, StoreError, lock_folder, utc, writer
+from floatscope_server.database import Reader, StoreError, checkpoint, lock_folder, understood, utc, writer
 from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_S = 1.0
+_CHECKPOINT_S = 30.0
 _RETRY_AFTER_S = 5.0
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
@@ -187,7 +188,8 @@ class Store:
     def _main(self, opened: Future[None]) -> None:
         try:
             with writer(self.settings.database) as connection:
-                self._load_meta(connection)
+                with understood(self.settings.database):
+                    self._load_meta(connection)
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
@@ -222,7 +224,7 @@ class Store:
 
     def _loop(self, connection: Connection) -> None:
         committed = 0.0
-        ticked = time.monotonic()
+        ticked = checkpointed = time.monotonic()
         while True:
             with self._wake:
                 while not self._queue and not self._stopping:
@@ -235,6 +237,11 @@ class Store:
             if time.monotonic() - ticked >= _TICK_S:
                 ticked = time.monotonic()
                 self._tick(connection)
+                if self._failing:
+                    self._probe(connection)
+                if ticked - checkpointed >= _CHECKPOINT_S:
+                    checkpointed = ticked
+                    self._checkpoint(connection)
             if isinstance(first, _Job):
                 with self._wake:
                     self._queue.popleft()
@@ -268,6 +275,23 @@ class Store:
         else:
             job.future.set_result(result)
 
+    def _probe(self, connection: Connection) -> None:
+        """Find out whether the disk can be written again: agents that were told to wait may all be silent."""
+        try:
+            with connection.begin(), Session(connection) as session:
+                session.merge(Meta(key="probe", value=self.now().isoformat()))
+                session.commit()
+        except DatabaseError:
+            return
+        self._failing = False
+
+    def _checkpoint(self, connection: Connection) -> None:
+        """SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
+        try:
+            checkpoint(connection)
+        except sqlite3.DatabaseError as error:
+            _log.warning("the WAL could not be brought into the database: %s", error)
+
     def _tick(self, connection: Connection) -> None:
         try:
             with connection.begin(), Session(connection) as session:
@@ -279,6 +303,7 @@ class Store:
             self._announce(changed, set())
 
     def _tick_in(self, session: Session) -> set[str]:
+        self._ledger.forget_silent(self._clock() - self.settings.lost_after_s)
         running = session.exec(select(Run.name).where(col(Run.state).not_in(ENDED))).all()
         batch = self._batch(session)
         before: dict[str, str] = {}

@@ -145,6 +145,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"url": "http://ex ample.com/"}, "bad_url"),
     ({"url": "http://ex\u00e4mple.com/"}, "bad_url"),
     ({"url": "http://example.com/\r\nx: y"}, "bad_url"),
+    ({"url": "http://a..b/"}, "bad_url"),
+    ({"url": f"http://{'a' * 64}.com/"}, "bad_url"),
     ({"url": "http://10.0.0.1/"}, "forbidden_address"),
     ({"url": "http://[::ffff:169.254.169.254]/"}, "forbidden_address"),
     ({"url": "http://example.com/", "secret": "hunter2"}, "bad_secret"),

@@ -183,6 +183,35 @@ def test_after_the_last_try_a_delivery_is_given_up(bench: Bench, receiver: Recei
     assert bench.rows()[0].error == "the receiver answered 500"
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.com"])
+def test_a_name_that_cannot_be_looked_up_is_a_failure_with_its_reason(bench: Bench, host: str) -> None:
+    bench.row(bench.endpoint(f"http://{host}/"), "evt_1")
+
+    async def act() -> None:
+        await bench.until(lambda: bench.states() == ["failed"])
+
+    bench.deliver(act)
+    error = bench.rows()[0].error
+    assert error is not None
+    assert "is no host name" in error
+
+
+def test_whatever_goes_wrong_in_a_try_is_its_outcome(
+    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("floatscope_server.alerts.connect.Transport.post", broken)
+    bench.row(bench.endpoint(receiver.url), "evt_1")
+
+    async def act() -> None:
+        await bench.until(lambda: bench.states() == ["failed"])
+
+    bench.deliver(act)
+    assert bench.rows()[0].error == "the webhook could not be sent: out of luck"
+
+
 def test_retry_after_is_heeded(bench: Bench, receiver: Receiver) -> None:
     bench.row(bench.endpoint(receiver.url), "evt_1")
     receiver.answer = lambda _: (429, {"retry-after": "120"})

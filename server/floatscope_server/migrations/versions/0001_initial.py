@@ -337,7 +337,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     with op.batch_alter_table("wal_frame", schema=None) as batch_op:
-        batch_op.create_index("ix_wal_frame_span", ["stream_id", "attempt", "first", "n"], unique=False)
+        batch_op.create_index("ix_wal_frame_span", ["stream_id", "attempt", "first", "n", "rank"], unique=False)
 
     # ### end Alembic commands ###
 

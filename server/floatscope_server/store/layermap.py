@@ -1,0 +1,64 @@
+"""The numbers that one writer gives to its layers, and the run's for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LayerMap"]
+
+_SPARSE = -2
+"""First int32 of a stored map: the writer's numbers follow, then the run's. Without it a map is dense, as the first
+release stored it: the run's number for each of the writer's, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMap:
+    """``theirs`` ascending, int32; ``ours`` likewise. Room goes with the layers named, not with their numbers."""
+
+    theirs: npt.NDArray[np.int32]
+    ours: npt.NDArray[np.int32]
+
+    @classmethod
+    def empty(cls) -> LayerMap:
+        """No layer has been named."""
+        return cls(theirs=np.empty(0, np.int32), ours=np.empty(0, np.int32))
+
+    @classmethod
+    def of(cls, stored: bytes) -> LayerMap:
+        """As stored in ``Writer.layer_map``."""
+        numbers = np.frombuffer(stored, "<i4")
+        if len(numbers) and numbers[0] == _SPARSE:
+            theirs, ours = numbers[1:].reshape(2, -1)
+            return cls(theirs=theirs, ours=ours)
+        theirs = np.flatnonzero(numbers >= 0).astype(np.int32)
+        return cls(theirs=theirs, ours=numbers[theirs])
+
+    def stored(self) -> bytes:
+        """For ``Writer.layer_map``."""
+        return np.concatenate((np.array([_SPARSE]), self.theirs, self.ours)).astype("<i4").tobytes()
+
+    def __len__(self) -> int:
+        return len(self.theirs)
+
+    def __getitem__(self, theirs: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int32]:
+        """The run's number for each of ``theirs``, -1 where the writer has not named it."""
+        if not len(self):
+            return np.full(len(theirs), -1, np.int32)
+        at = np.minimum(np.searchsorted(self.theirs, theirs), len(self) - 1)
+        return np.where(self.theirs[at] == theirs, self.ours[at], np.int32(-1))
+
+    def named(self, layers: Mapping[int, int]) -> LayerMap:
+        """This map with the run's numbers for further ``layers``, or other ones; itself if that changes nothing."""
+        theirs = np.fromiter(layers, np.int32, len(layers))
+        ours = np.fromiter(layers.values(), np.int32, len(layers))
+        if (self[theirs.astype(np.uint32)] == ours).all():
+            return self
+        kept = ~np.isin(self.theirs, theirs)
+        theirs = np.concatenate((self.theirs[kept], theirs))
+        ours = np.concatenate((self.ours[kept], ours))
+        order = np.argsort(theirs)
+        return LayerMap(theirs=theirs[order], ours=ours[order])
