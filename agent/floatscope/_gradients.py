@@ -14,6 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatscope._guard import Guard
+from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder, scalar_of
 
@@ -102,7 +103,9 @@ class GradientTap:
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        with _stepping:
+        if torch.compiler.is_compiling() or why_not_now() is not None:
+            return None
+        with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
             # The arguments include the optimizer itself.
@@ -117,6 +120,8 @@ class GradientTap:
         return None
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         with _stepping:
             self._read.difference_update(parameters_of(optimizer))
 
@@ -138,7 +143,7 @@ class _ObservedClosure:
 
     def __call__(self) -> Any:  # noqa: ANN401 (whatever the user's closure returns)
         result = self._closure()
-        with _stepping:
+        with _stepping, OwnOperations():
             self._tap.after_evaluation(self._optimizer)
         return result
 

@@ -47,6 +47,7 @@ class LayerTable:
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
+        self._unseen: dict[str, set[int]] = {}
         for name, module in model.named_modules():
             owned = [p for p in module.parameters(recurse=False) if p not in self.layer_of]
             casting = isinstance(module, CastsOperands)
@@ -97,6 +98,10 @@ class LayerTable:
         """Note that a gradient of the layer was read."""
         self._with_gradient.add(index)
 
+    def unseen(self, index: int, reason: str) -> None:
+        """Note why something of the layer could not be observed."""
+        self._unseen.setdefault(reason, set()).add(index)
+
     def _replace(
         self, index: int, *, order: int | None = None, operands: tuple[wire.Operand, ...] | None = None
     ) -> None:
@@ -127,6 +132,8 @@ class LayerTable:
                 reasons.setdefault("outputs not observed: the module contains others", []).append(entry.name)
             elif entry.order < 0:
                 reasons.setdefault("outputs not observed: its forward was never called", []).append(entry.name)
+        for reason, layers in self._unseen.items():
+            reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
         return {
             "trainable": len(trainable),
             "observed": len(self._with_gradient.intersection(trainable)),

@@ -13,6 +13,7 @@ from floatscope._config import Config
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand, format_of
+from floatscope._own_ops import OwnOperations
 from floatscope._stats import Row, measure, merge_
 
 __all__ = ["Part", "Recorder", "Scalar", "StepBuffer"]
@@ -126,7 +127,7 @@ class Recorder:
     def log(self, scalars: Mapping[str, object]) -> None:
         """Attach the user's scalars to the step in progress; one that is no number costs no other."""
         for name, value in scalars.items():
-            with _logging:
+            with _logging, OwnOperations():
                 self.buffer.scalars[name] = scalar_of(name, value)
 
 

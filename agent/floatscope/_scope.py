@@ -21,6 +21,7 @@ from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._operands import CASTS, CastsOperands
+from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending
 from floatscope._record import Sink
 from floatscope._recorder import Recorder
@@ -83,7 +84,7 @@ class Scope:
         if self._closed:
             return
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
-        with _ending:
+        with _ending, OwnOperations():
             self._end_step()
 
     def log(self, **scalars: object) -> None:
@@ -163,7 +164,7 @@ class Scope:
         for remove in removals:
             with _closing:
                 remove()
-        with _closing:
+        with _closing, OwnOperations():
             self._flush_scalars()
         with _closing:
             self._sink.close(reason)
@@ -244,7 +245,8 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
         raise ValueError(f"scaler: expected torch.amp.GradScaler, got {type(scaler).__name__}")
     for name, module in model.named_modules():
         if isinstance(module, CastsOperands):
-            unknown = set(module.floatscope_operands()) - set(CASTS)
+            with OwnOperations():
+                unknown = set(module.floatscope_operands()) - set(CASTS)
             if unknown:
                 raise ValueError(f"{name}: unknown operands {sorted(unknown)}; known are {', '.join(CASTS)}")
     return optimizers
