@@ -8,6 +8,7 @@ is not measured a second time; evaluation passes (the model in eval mode) are no
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,8 +30,10 @@ class ActivationTap:
 
     def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], bool]) -> None:
         self._recorder = recorder
-        self._model = model
+        self._model = weakref.ref(model)
         self._keep_scale = keep_scale
+        self.begin_forward: Callable[[], None] | None = None
+        """Called before anything of a layer's forward pass is recorded."""
         self._coming: dict[int, Mapping[str, Operand]] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
@@ -40,7 +43,9 @@ class ActivationTap:
             if layer in self._recorder.table.casting:
                 self._handles.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)))
             self._handles.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)))
-        self._handles.append(self._model.register_forward_hook(_Hook(self, self._after_model, 0)))
+        model = self._model()
+        assert model is not None, "the caller holds it"
+        self._handles.append(model.register_forward_hook(_Hook(self, self._after_model, 0)))
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -49,13 +54,17 @@ class ActivationTap:
 
     def unseen(self, layer: int, reason: str) -> None:
         """A forward pass of the layer could not be measured."""
-        if self._model.training:
+        if self._training():
             self._recorder.table.unseen(layer, f"outputs not observed {reason}")
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
+        if not self._training() or _recomputing():
+            return
+        if self.begin_forward is not None:
+            self.begin_forward()
         buffer = recorder.buffer
-        if not (buffer.activations or buffer.weights) or not self._model.training or _recomputing():
+        if not (buffer.activations or buffer.weights):
             return
         with OwnOperations():
             casts = self._coming[layer] = module.floatscope_operands()
@@ -64,10 +73,12 @@ class ActivationTap:
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
-        if not self._model.training:
+        if not self._training():
             return
         recomputing = _recomputing()
         if not recomputing:
+            if self.begin_forward is not None:
+                self.begin_forward()
             recorder.table.executed(layer)
         if not recorder.buffer.activations:
             return
@@ -84,6 +95,11 @@ class ActivationTap:
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
+
+    def _training(self) -> bool:
+        # A layer can outlive its model as a part of another one.
+        model = self._model()
+        return model is not None and model.training
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from types import ModuleType
 
+import floatscope
+
 __all__ = ["main"]
 
 _GROUP = "floatscope.commands"
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="floatscope", description="Live numeric-health telemetry for mixed-precision training."
     )
-    parser.add_argument("--version", action="version", version=f"floatscope {metadata.version('floatscope')}")
+    parser.add_argument("--version", action="version", version=f"floatscope {floatscope.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     # Only the command that runs is imported; help and mistakes list them all.

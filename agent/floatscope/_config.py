@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-__all__ = ["Config", "configured", "disabled_by_environment", "run_name"]
+from floatscope import wire
+from floatscope._address import ingest_url
+
+__all__ = ["Config", "configured", "disabled_by_environment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +22,13 @@ class Config:
     """
 
     run: str | None = None
-    """Name of the run; without one FLOATSCOPE_RUN, then the script's name and the start time."""
+    """Name of the run; without one FLOATSCOPE_RUN, then the script's name and what tells its job from others."""
     server: str | None = None
     """Address of the service, http://HOST:PORT; without one FLOATSCOPE_SERVER, then http://127.0.0.1:6160."""
     token: str | None = field(default=None, repr=False)
     """Ingest token; without one FLOATSCOPE_TOKEN. Never sent anywhere but to the server, nor stored."""
+    first_step: int = 0
+    """Number of the first step: for a training that goes on from a checkpoint, the steps done before."""
     gradients_every: int = 1
     """Steps between readings of the gradients."""
     activations_every: int = 10
@@ -42,16 +43,17 @@ class Config:
     """Most host memory that waiting step records hold, in bytes."""
 
     def __post_init__(self) -> None:
-        for name in ("gradients_every", "activations_every", "weights_every", "histograms_every"):
+        for name in ("first_step", "gradients_every", "activations_every", "weights_every", "histograms_every"):
             _require_integer(name, getattr(self, name), least=0)
         for name in ("queue_records", "queue_bytes"):
             _require_integer(name, getattr(self, name), least=1)
-        if self.run is not None and not (self.run.strip() and self.run.isprintable()):
-            raise ValueError(f"run: a run's name is printable text, got {self.run!r}")
+        if self.run is not None and not wire.is_run_name(self.run):
+            raise ValueError(
+                f"run: {self.run!r} cannot be a run's name; use 1 to {wire.MAX_RUN_NAME} printable characters without "
+                "slashes (here or in FLOATSCOPE_RUN)"
+            )
         if self.server is not None:
-            address = urlsplit(self.server)
-            if address.scheme not in ("http", "https") or not address.hostname:
-                raise ValueError(f"server: expected http://HOST:PORT or https://HOST:PORT, got {self.server!r}")
+            ingest_url(self.server)
 
 
 def _require_integer(name: str, value: object, *, least: int) -> None:
@@ -80,14 +82,3 @@ def configured(config: Config | None, options: Mapping[str, object], environment
 def disabled_by_environment() -> bool:
     """Whether FLOATSCOPE_DISABLED asks for silence."""
     return os.environ.get("FLOATSCOPE_DISABLED", "") not in ("", "0")
-
-
-def run_name(world: int, environment: Mapping[str, str]) -> str:
-    """A name for a run without one. All ranks of a job find the same, without talking to each other."""
-    script = Path(sys.argv[0]).stem or "run"
-    if world > 1:
-        job = next(
-            (environment[k] for k in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT") if k in environment), "job"
-        )
-        return f"{script}-{job}"
-    return f"{script}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

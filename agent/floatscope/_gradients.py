@@ -7,6 +7,7 @@ and pre-clip gradients, whichever implementation of the optimizer runs.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,10 +32,16 @@ class GradientTap:
 
     def __init__(self, recorder: Recorder, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._recorder = recorder
-        self._optimizers = list(optimizers)
+        # Held weakly, since an optimizer holds the parameters.
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._adopting = not optimizers
-        self._read: set[torch.Tensor] = set()
+        self._read: set[int] = set()
+        self._stepped: set[int] = set()
         self._undo: list[Callable[[], None]] = []
+        self.begin_update: Callable[[], None] = _nothing
+        """Called before an optimizer changes parameters, and before anything is read for that."""
+        self.overdue: Callable[[], None] = _nothing
+        """Called when parameters are about to be updated a second time in the same step."""
         self.keep_scale: Callable[[], bool] = _no_scaler
         """Notes the loss scale of this step; whether there is one."""
 
@@ -47,7 +54,7 @@ class GradientTap:
             ]
         else:
             handles = []
-            for optimizer in self._optimizers:
+            for optimizer in self._known():
                 handles.append(optimizer.register_step_pre_hook(self._before_step))
                 handles.append(optimizer.register_step_post_hook(self._after_step))
         self._undo += [handle.remove for handle in handles]
@@ -66,39 +73,62 @@ class GradientTap:
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
         for index, known in enumerate(self._optimizers):
-            if known is optimizer:
+            if known() is optimizer:
                 return index
-        if self._adopting and any(p in self._recorder.table.layer_of for p in parameters_of(optimizer)):
-            self._optimizers.append(optimizer)
+        layer_of = self._recorder.table.layer_of
+        if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
+            self._optimizers.append(weakref.ref(optimizer))
             return len(self._optimizers) - 1
         return None
+
+    def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
+        return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimizer has updated parameters in this step, or a scaler has skipped that."""
+        return bool(self._stepped)
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """``optimizer`` is about to update: if it has done so in this step already, that one is over."""
+        if self.was_stepped(parameters_of(optimizer)):
+            self.overdue()
+        self.begin_update()
+
+    def was_stepped(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether any of ``parameters`` was updated in this step."""
+        return bool(self._stepped) and any(id(p) in self._stepped for p in parameters)
+
+    def scaler_updated(self) -> None:
+        """The scaler has dealt with every optimizer: those it skipped have had their step too."""
+        self._stepped |= self._read
+        self._read.clear()
 
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
         self.read(parameters_of(optimizer), loss_scaled=loss_scaled)
         index = self.index_of(optimizer)
-        rates = self._recorder.buffer.scalars
-        before = sum(len(known.param_groups) for known in self._optimizers[:index])
+        rates = self._recorder.buffer.own
+        before = sum(len(known.param_groups) for known in self._known(index))
         for number, group in enumerate(optimizer.param_groups, start=before):
             rates[f"lr/{number}" if number else "lr"] = scalar_of("lr", group["lr"])
 
     def read(self, parameters: Iterable[torch.Tensor], *, loss_scaled: bool) -> None:
         """Measure the gradients of those parameters that are ours and were not read in this step yet."""
         recorder = self._recorder
-        if not recorder.buffer.gradients:
-            return
-        layer_of = recorder.table.layer_of
         for parameter in parameters:
-            layer = layer_of.get(parameter)
-            if layer is None or parameter in self._read or parameter.grad is None:
+            layer = recorder.table.layer_of(parameter)
+            if layer is None or id(parameter) in self._read or parameter.grad is None:
                 continue
-            self._read.add(parameter)
-            recorder.table.has_gradient(layer)
-            recorder.record("grad", layer, _dense_values(parameter.grad), loss_scaled=loss_scaled)
+            self._read.add(id(parameter))
+            if recorder.buffer.gradients:
+                recorder.table.has_gradient(layer)
+                recorder.record("grad", layer, _dense_values(parameter.grad), loss_scaled=loss_scaled)
 
     def end_step(self) -> None:
         """Forget what was read: the next backward pass writes new gradients."""
         self._read.clear()
+        self._stepped.clear()
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -108,6 +138,7 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
+            self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
             if closure is None:
@@ -123,15 +154,18 @@ class GradientTap:
         if torch.compiler.is_compiling():
             return
         with _stepping:
-            self._read.difference_update(parameters_of(optimizer))
+            if self.index_of(optimizer) is not None:
+                updated = {id(p) for p in parameters_of(optimizer)}
+                self._read -= updated
+                self._stepped |= updated
 
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
-        layers = {self._recorder.table.layer_of.get(p) for p in parameters_of(optimizer)}
+        layers = {self._recorder.table.layer_of(p) for p in parameters_of(optimizer)}
         for part in self._recorder.buffer.parts:
             if part.kind == "grad" and part.layer in layers:
                 part.in_norm = False
-        self._read.difference_update(parameters_of(optimizer))
+        self._read.difference_update(id(p) for p in parameters_of(optimizer))
         self.read_optimizer(optimizer, loss_scaled=False)
 
 
@@ -156,13 +190,16 @@ class _ClipObserver:
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
-        parameters, layer_of = named["parameters"], self._recorder.table.layer_of
+        parameters, table = named["parameters"], self._recorder.table
         if isinstance(parameters, torch.Tensor):
             parameters = [parameters]
         elif not isinstance(parameters, list | tuple):
-            parameters = list(layer_of)  # an iterator, which is not ours to use up
-        if not any(p in layer_of for p in parameters):
+            parameters = table.parameters()  # an iterator, which is not ours to use up
+        if all(table.layer_of(p) is None for p in parameters):
             return
+        if self._tap.was_stepped(parameters):
+            return  # gradients that were used already, or those of a step that the optimizer is going to begin
+        self._tap.begin_update()
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
         self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
         total = named["total_norm"]
@@ -170,7 +207,7 @@ class _ClipObserver:
             return  # a norm that is spread over the ranks: its value would take a collective operation
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
-        self._recorder.buffer.clip_coefficients.append(scalar_of("clip_coef", clipped))
+        self._recorder.buffer.clipped(scalar_of("clip_coef", clipped))
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
@@ -188,3 +225,7 @@ def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
 
 def _no_scaler() -> bool:
     return False
+
+
+def _nothing() -> None:
+    pass

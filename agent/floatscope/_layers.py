@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TypedDict
 
@@ -33,12 +34,12 @@ class LayerTable:
     """Layers of one model: every module that owns parameters or multiplies matrices, numbered in module order.
 
     A parameter used by several modules (tied weights) belongs to the first of them. ``parameters`` of a layer counts
-    those it owns.
+    those it owns. Modules and parameters are held weakly: a model that nobody else needs is free to go.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules: list[nn.Module] = []
-        self.layer_of: dict[torch.Tensor, int] = {}
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._layer_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
@@ -49,18 +50,18 @@ class LayerTable:
         self._with_gradient: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
         for name, module in model.named_modules():
-            owned = [p for p in module.parameters(recurse=False) if p not in self.layer_of]
+            owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
             casting = isinstance(module, CastsOperands)
             linear = casting or isinstance(module, nn.Linear)
             if not owned and not linear:
                 continue
-            index = len(self.modules)
+            index = len(self._modules)
             if linear:
                 self.linear.add(index)
             if casting:
                 self.casting.add(index)
-            self.modules.append(module)
-            self.layer_of.update((p, index) for p in owned)
+            self._modules.append(weakref.ref(module))
+            self._layer_of.update((id(p), (weakref.ref(p), index)) for p in owned)
             self._entries.append(
                 wire.Layer(
                     index=index,
@@ -69,17 +70,32 @@ class LayerTable:
                     parameters=sum(p.numel() for p in owned),
                 )
             )
-        self._changed.update(range(len(self.modules)))
+        self._changed.update(range(len(self._modules)))
+
+    def layer_of(self, parameter: torch.Tensor) -> int | None:
+        """The layer that ``parameter`` belongs to; None for one of another model."""
+        known = self._layer_of.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All parameters that belong to a layer."""
+        return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+
+    def modules(self) -> Iterator[tuple[int, nn.Module]]:
+        """Every layer that still exists."""
+        for index, reference in enumerate(self._modules):
+            if (module := reference()) is not None:
+                yield index, module
 
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
-        for index, module in enumerate(self.modules):
+        for index, module in self.modules():
             if index in self.linear or next(module.children(), None) is None:
                 yield index, module
 
-    def owned(self, index: int) -> list[torch.Tensor]:
-        """The parameters that belong to a layer."""
-        return [p for p in self.modules[index].parameters(recurse=False) if self.layer_of.get(p) == index]
+    def owned(self, index: int, module: nn.Module) -> list[torch.Tensor]:
+        """The parameters that belong to the layer ``index``, which ``module`` is."""
+        return [p for p in module.parameters(recurse=False) if self.layer_of(p) == index]
 
     def executed(self, index: int) -> None:
         """Note that a layer ran: the first time fixes its place in execution order."""
@@ -121,7 +137,7 @@ class LayerTable:
 
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
-        trainable = [i for i in range(len(self.modules)) if any(p.requires_grad for p in self.owned(i))]
+        trainable = [i for i, module in self.modules() if any(p.requires_grad for p in self.owned(i, module))]
         observable = {i for i, _ in self.observable()}
         reasons: dict[str, list[str]] = {}
         for index in trainable:

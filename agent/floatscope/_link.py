@@ -17,23 +17,13 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from floatscope import wire
+from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
 from floatscope._outbox import Outbox
 
-__all__ = ["Link", "Peer", "backoff_delays", "ingest_url"]
+__all__ = ["Link", "Peer", "backoff_delays"]
 
 logger = logging.getLogger("floatscope")
-
-
-def ingest_url(server_url: str) -> str:
-    """The WebSocket address of a server given as http(s):// or ws(s)://; ``ValueError`` for anything else."""
-    parts = urlsplit(server_url)
-    scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-    if scheme is None or not parts.hostname:
-        raise ValueError(f"server address {server_url!r}: write it as http://HOST:PORT or https://HOST")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError("server address: leave out user, query and fragment; a token is given separately")
-    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ingest/v1"
 
 
 def backoff_delays(rng: random.Random, *, shortest_s: float = 0.25, longest_s: float = 15.0) -> Iterator[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,8 +65,16 @@ class _Copies:
         return values
 
 
-_Key = str | tuple[str, int, int]
-"""A scalar by its name, or something else that was measured in the step: what, of which optimizer or part, number."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A scalar of the user's, by its name."""
+
+    name: str
+
+
+_Key = str | _Given | tuple[str, int, int]
+"""A scalar of ours by its name, one of the user's, or something else that was measured in the step: what, of which
+optimizer or part, number."""
 _Values = dict[_Key, float]
 
 _PREVIOUS_SCALE = ("previous_scale", 0, 0)
@@ -149,7 +158,8 @@ class _Facts(NamedTuple):
 
 
 def _values(buffer: StepBuffer, previous_scale: torch.Tensor | None) -> dict[_Key, Scalar]:
-    values: dict[_Key, Scalar] = dict(buffer.scalars.items())
+    values: dict[_Key, Scalar] = {_Given(name): value for name, value in buffer.scalars.items()}
+    values.update(buffer.own)
     if buffer.loss_scale is not None:
         values["loss_scale"] = buffer.loss_scale
         if previous_scale is not None:
@@ -158,7 +168,7 @@ def _values(buffer: StepBuffer, previous_scale: torch.Tensor | None) -> dict[_Ke
         values["raw_loss_nonfinite"] = buffer.raw_loss_nonfinite
     for optimizer, found in buffer.found_inf.items():
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
-    values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients)})
+    values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
     values.update({(CAST, i, 0): part.cast_scale for i, part in enumerate(buffer.parts)})
     return values
 
@@ -166,7 +176,8 @@ def _values(buffer: StepBuffer, previous_scale: torch.Tensor | None) -> dict[_Ke
 def _conclusions(step: int, values: _Values, scale: float) -> tuple[dict[str, float], list[wire.Event]]:
     """The scalars of the step and the events that follow from its numbers."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
-    measured = [(key, value) for key, value in values.items() if not isinstance(key, str)]
+    given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
+    measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
     events = []
     before = values.get(_PREVIOUS_SCALE, scale)
     if before != scale:
@@ -180,7 +191,8 @@ def _conclusions(step: int, values: _Values, scale: float) -> tuple[dict[str, fl
     if clips:
         # NaN when a norm was; with min() that would depend on the order.
         scalars["clip_coef"] = float(np.min(clips))
-    return scalars, events
+    # What the user calls by the same name stays the user's; ours is to be found beside it.
+    return {f"floatscope/{name}" if name in given else name: value for name, value in scalars.items()} | given, events
 
 
 def _norm(statistics: Floats, carried: Floats) -> float:

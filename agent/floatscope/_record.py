@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 
-__all__ = ["PendingRecord", "Sink", "StepRecord", "SummaryRows"]
+__all__ = ["LostRecord", "PendingRecord", "RecordLostError", "Sink", "StepRecord", "SummaryRows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,33 @@ class PendingRecord(Protocol):
         """Whether ``resolve`` would not wait for the device. Never blocks."""
 
     def resolve(self) -> StepRecord:
-        """The numbers. Not for the training thread: it derives shares from histograms."""
+        """The numbers; ``RecordLostError`` if there are none. Not for the training thread: it derives shares from
+        histograms."""
+
+
+class RecordLostError(Exception):
+    """There will be no numbers; ``reason`` is what the gap in their place says."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the record is lost: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecord:
+    """A ``PendingRecord`` in place of one that an error of ours cost: the loss is declared, and no name is lost."""
+
+    step: int
+    layers: tuple[wire.Layer, ...]
+    nbytes: int = 128
+
+    def ready(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def resolve(self) -> StepRecord:
+        """``RecordLostError``."""
+        raise RecordLostError("internal")
 
 
 class Sink(Protocol):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from floatscope import wire
@@ -55,11 +56,26 @@ class StepBuffer:
     merged: dict[tuple[str, int], Part] = field(default_factory=dict)
     """Parts that micro-batches are merged into."""
     scalars: dict[str, Scalar] = field(default_factory=dict)
+    """The user's."""
+    own: dict[str, Scalar] = field(default_factory=dict)
+    """Measured here."""
     loss_scale: torch.Tensor | None = None
     found_inf: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     """By optimizer; non-zero where its gradients were not finite and the scaler skips its step."""
-    clip_coefficients: list[Scalar] = field(default_factory=list)
+    clip_coefficients: dict[torch.device | None, Scalar] = field(default_factory=dict)
+    """The smallest on each device; None for those that are plain numbers."""
     raw_loss_nonfinite: torch.Tensor | None = None
+
+    def clipped(self, coefficient: Scalar) -> None:
+        """Note the coefficient of one more clipping, which may happen any number of times in a step."""
+        if isinstance(coefficient, torch.Tensor):
+            known = self.clip_coefficients.get(coefficient.device)
+            if isinstance(known, torch.Tensor):
+                coefficient = torch.minimum(known, coefficient)
+            self.clip_coefficients[coefficient.device] = coefficient
+        else:
+            # NaN when a norm was; with min() that would depend on the order.
+            self.clip_coefficients[None] = float(np.minimum(self.clip_coefficients.get(None, 1.0), coefficient))
 
 
 class Recorder:
@@ -68,7 +84,7 @@ class Recorder:
     def __init__(self, table: LayerTable, config: Config) -> None:
         self.table = table
         self._config = config
-        self.buffer = self._start(0)
+        self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
         def due(interval: int) -> bool:

@@ -60,6 +60,7 @@ class ScalerTap:
 
     def before_unscale(self, scaler: object, optimizer: torch.optim.Optimizer) -> None:
         if scaler is self._scaler and self._gradients.index_of(optimizer) is not None:
+            self._gradients.begin(optimizer)
             self.keep_scale()
             self._gradients.read_optimizer(optimizer, loss_scaled=True)
 
@@ -72,6 +73,7 @@ class ScalerTap:
     def before_update(self, scaler: object) -> None:
         if scaler is self._scaler:
             self._keep_found()
+            self._gradients.scaler_updated()
 
 
 class _Unscaling:

@@ -6,8 +6,10 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -16,15 +18,16 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._activations import ActivationTap
-from floatscope._config import Config, configured, disabled_by_environment, run_name
+from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._operands import CASTS, CastsOperands
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending
-from floatscope._record import Sink
+from floatscope._record import LostRecord, PendingRecord, Sink
 from floatscope._recorder import Recorder
+from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
 
 __all__ = ["Scope", "watch"]
@@ -33,7 +36,9 @@ _logger = logging.getLogger("floatscope")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
-_attached: dict[nn.Module, Scope] = {}
+_attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
+_retired: list[Callable[[], None]] = []
+"""Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
@@ -41,7 +46,8 @@ Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 class Scope:
     """One attachment to one model. Made by ``floatscope.watch``; all methods are for the training thread.
 
-    Nothing here waits for the device, the network or the disk, and no exception escapes.
+    Nothing here waits for the device, the network or the disk, and no exception escapes. The model is held weakly: when
+    it is collected, the scope closes.
     """
 
     def __init__(
@@ -53,21 +59,29 @@ class Scope:
         sink: Sink,
     ) -> None:
         self.config = config
-        self._model = model
         self._table = LayerTable(model)
         self._recorder = Recorder(self._table, config)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         if self._scaler is not None:
             self._scaler.install()
+        self._gradients.begin_update = self._read_weights_once
+        self._gradients.overdue = self._end_overdue_step
         self._gradients.install()
         self._activations = ActivationTap(self._recorder, model, self._gradients.keep_scale)
         self._activations.install()
+        self._removals: list[Callable[[], None]] = [self._activations.remove, self._gradients.remove]
+        if self._scaler is not None:
+            self._removals.append(self._scaler.remove)
         self._sink = sink
         self._previous_scale: torch.Tensor | None = None
         self._last_end: float | None = None
         self._closed = False
+        self._weights_read = False
+        self._warned = False
         _attached[model] = self
+        self._on_collection = weakref.finalize(model, self._model_is_gone)
+        self._on_collection.atexit = False
         atexit.register(self._at_exit)
 
     @property
@@ -79,13 +93,15 @@ class Scope:
         """End an optimizer step, skipped ones included: call it once after each ``optimizer.step()``.
 
         ``loss`` and ``scalars`` are numbers or one-element tensors on any device; tensors are copied there and fetched
-        later. No host synchronisation.
+        later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
+        next one.
         """
         if self._closed:
             return
+        _remove_retired()
+        self._activations.begin_forward = None
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
-        with _ending, OwnOperations():
-            self._end_step()
+        self._end_step()
 
     def log(self, **scalars: object) -> None:
         """Attach scalars to the step in progress; like those of ``step``."""
@@ -105,39 +121,66 @@ class Scope:
         self._close("finished" if error is None else "failed")
 
     def _end_step(self) -> None:
+        # Also called by hooks, inside whatever surrounds the user's module.
+        with OwnOperations():
+            self._conclude_step()
+
+    def _conclude_step(self) -> None:
         recorder = self._recorder
-        try:
+        with _ending:
             if self._scaler is not None:
                 self._scaler.end_step()
-            if recorder.buffer.weights:
-                with _weighing:
-                    self._read_weights()
-        finally:
-            self._gradients.end_step()
-            finished = recorder.next_step()
+        self._read_weights_once()  # without an update in this step they are as they were
+        self._weights_read = False
+        self._gradients.end_step()
+        finished = recorder.next_step()
         now = time.perf_counter()
         if self._last_end is not None:
-            finished.scalars.setdefault("step_time_s", now - self._last_end)
+            finished.own["step_time_s"] = now - self._last_end
         self._last_end = now
-        first = finished.step == 0
-        pending = Pending(
-            finished,
-            previous_scale=self._previous_scale,
-            events=(self._coverage_event(finished.step),) if first else (),
-            layers=self._table.take_changes(),
-        )
+        layers = self._table.take_changes()
+        record: PendingRecord = LostRecord(step=finished.step, layers=layers)
+        with _ending:
+            first = finished.step == self.config.first_step
+            record = Pending(
+                finished,
+                previous_scale=self._previous_scale,
+                events=(self._coverage_event(finished.step),) if first else (),
+                layers=layers,
+            )
         if finished.loss_scale is not None:
             self._previous_scale = finished.loss_scale
-        self._sink.put(pending)
+        self._sink.put(record)
+
+    def _end_overdue_step(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _logger.warning(
+                "an optimizer begins its second step without scope.step() in between: floatscope ends steps by itself, "
+                "without a loss. Call scope.step(loss=loss) once after each optimizer.step()"
+            )
+        self._end_step()
+        # From here on nobody is expected to say it, so that a forward pass belongs to the next step.
+        self._activations.begin_forward = self._end_stepped
+
+    def _end_stepped(self) -> None:
+        if self._gradients.stepped:
+            self._end_step()
+
+    def _read_weights_once(self) -> None:
+        if self._recorder.buffer.weights and not self._weights_read:
+            self._weights_read = True
+            with _weighing:
+                self._read_weights()
 
     def _read_weights(self) -> None:
-        """The weights after the step; layers that cast theirs were measured at the cast."""
-        for layer, module in enumerate(self._table.modules):
+        """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""
+        for layer, module in self._table.modules():
             if ("weight", layer) in self._recorder.buffer.merged:
                 continue
             own = dict(module.named_parameters(recurse=False))
             # A bias has other limits than the matrix that a layer multiplies by.
-            for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer):
+            for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer, module):
                 self._recorder.record("weight", layer, parameter)
 
     def _coverage_event(self, step: int) -> wire.Event:
@@ -150,29 +193,49 @@ class Scope:
 
     def _at_exit(self) -> None:
         # The interpreter leaves the exception that ended the program here.
-        self._close("failed" if hasattr(sys, "last_type") else "finished")
+        # An interactive session keeps the last of any number of errors there, and outlives them.
+        failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+        self._close("failed" if failed else "finished")
+
+    def _model_is_gone(self) -> None:
+        # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
+        if self._closed:
+            return
+        self._closed = True
+        self._on_collection.detach()
+        atexit.unregister(self._at_exit)
+        _retired.extend(self._removals)
+        threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
 
     def _close(self, reason: str) -> None:
         if self._closed:
             return
         self._closed = True
-        _attached.pop(self._model, None)
+        model = self._on_collection.detach()
+        if model is not None:
+            _attached.pop(model[0], None)
         atexit.unregister(self._at_exit)
-        removals: list[Callable[[], None]] = [self._activations.remove, self._gradients.remove]
-        if self._scaler is not None:
-            removals.append(self._scaler.remove)
-        for remove in removals:
+        for remove in self._removals:
             with _closing:
                 remove()
-        with _closing, OwnOperations():
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        with _closing:
             self._flush_scalars()
         with _closing:
             self._sink.close(reason)
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
-        if self._recorder.buffer.scalars:
+        if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
+
+
+def _remove_retired() -> None:
+    while _retired:
+        with _closing:
+            _retired.pop()()
 
 
 class _SilentScope(Scope):
@@ -210,17 +273,26 @@ def watch(
 
     ``optimizer`` is one, or several in a sequence; without it every optimizer that holds a parameter of ``model`` is
     followed. Give the ``scaler`` if one is used: its skipped steps are invisible otherwise. ``options`` are fields of
-    ``Config`` and go over ``config``. A model that is watched already gives the scope it has.
+    ``Config`` and go over ``config``. A model that is watched already gives the scope it has. The scope closes when the
+    model is collected.
 
-    Raises ``ValueError`` for a model without parameters, an unknown option or a value that makes no sense, and an
-    operand of an unknown format. An unreachable server is no error: the training goes on and records wait.
+    Raises ``ValueError`` for a model without parameters, an unknown option or a value that makes no sense, an operand
+    of an unknown format, and a model that is watched under the name of another run. An unreachable server is no error:
+    the training goes on and records wait.
     """
     named = {name: value for name, value in (("run", run), ("server", server)) if value is not None}
     chosen = configured(config, {**options, **named}, os.environ)
     if disabled_by_environment():
         return _SilentScope(chosen)
     optimizers = _checked(model, optimizer, scaler)
+    _remove_retired()
     if model in _attached:
+        present = _attached[model].config.run
+        if chosen.run is not None and chosen.run != present:
+            raise ValueError(
+                f"run: this model is watched already, as the run {present or 'that was given no name'}; "
+                "close that scope before you watch it under another name"
+            )
         _logger.warning("this model is watched already: its scope stays as it is, and is returned")
         return _attached[model]
     return Scope(model, optimizers, scaler, chosen, _sink or _sender(model, optimizers, scaler, chosen))

@@ -13,24 +13,28 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
+from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
-from floatscope._record import PendingRecord, StepRecord
+from floatscope._record import PendingRecord, RecordLostError, StepRecord
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
 logger = logging.getLogger("floatscope")
+
+_T = TypeVar("_T")
+_asking = Guard("devices were asked")
 
 _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
@@ -132,7 +136,7 @@ class Sender:
                 server_url=server_url,
                 token=token,
                 identity=identity,
-                agent=f"floatscope {metadata.version('floatscope')}",
+                agent=f"floatscope {floatscope.__version__}",
                 config=_plain(config or {}),
             ),
             self._outbox,
@@ -215,8 +219,7 @@ class Sender:
     # The packing thread
 
     def _pack_until_closed(self) -> None:
-        if self._devices is not None:
-            self._devices.start()
+        self._ask_devices(lambda devices: devices.start())
         try:
             while not self._abort.is_set() and self._failure is None:
                 closing = self._closing.is_set()
@@ -227,30 +230,56 @@ class Sender:
                 self._wake.wait(0.01 if closing else _PACK_EVERY_S)
                 self._wake.clear()
         finally:
-            if self._devices is not None:
-                self._devices.close()
+            self._ask_devices(lambda devices: devices.close())
         self._packed.set()
 
+    def _ask_devices(self, what: Callable[[DeviceSource], _T]) -> _T | None:
+        """The answer of the device source. One that fails is not asked again: telemetry goes on without it."""
+        devices = self._devices
+        if devices is None:
+            return None
+        answered = False
+        with _asking:
+            answer = what(devices)
+            answered = True
+        if answered:
+            return answer
+        self._devices = None
+        with _asking:
+            devices.close()
+        return None
+
     def _pack_what_is_ready(self) -> None:
-        devices = self._devices.poll() if self._devices is not None else ()
+        devices = self._ask_devices(lambda devices: devices.poll()) or ()
         more = True
         while more:
             records, more = self._resolve_some()
             if dropped := self._queue.take_dropped():
-                self._outbox.append(
-                    Loss(first=dropped.first, last=dropped.last, records=dropped.count, reason="pending_full")
-                )
-                self._outbox.announce(dropped.layers)
+                self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
             if devices and records:
                 records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
                 devices = ()
-            for item in pack(records, self._link.max_block_bytes):
-                self._outbox.append(item)
-                time.sleep(0)  # lets the training thread have the interpreter
+            self._pack(records)
         if devices:
             alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
             for item in pack([alone], self._link.max_block_bytes):
                 self._outbox.append(replace(item, records=0))
+
+    def _pack(self, records: list[StepRecord]) -> None:
+        packed = 0
+        try:
+            for item in pack(records, self._link.max_block_bytes):
+                self._outbox.append(item)
+                packed += item.records
+                time.sleep(0)  # lets the training thread have the interpreter
+        except Exception:
+            logger.debug("records could not be packed", exc_info=True)
+            rest = records[packed:]
+            self._lose("internal", rest[0].step, rest[-1].step, len(rest), [x for r in rest for x in r.layers])
+
+    def _lose(self, reason: str, first: int, last: int, records: int, layers: Iterable[wire.Layer]) -> None:
+        self._outbox.append(Loss(first=first, last=last, records=records, reason=reason))
+        self._outbox.announce(layers)
 
     def _resolve_some(self) -> tuple[list[StepRecord], bool]:
         records: list[StepRecord] = []
@@ -262,10 +291,10 @@ class Sender:
             size += pending.nbytes
             try:
                 records.append(pending.resolve())
-            except Exception:  # a device error surfaces here first
+            except Exception as error:  # a device error surfaces here first
                 logger.debug("step %d could not be read", pending.step, exc_info=True)
-                self._outbox.append(Loss(first=pending.step, last=pending.step, records=1, reason="unreadable"))
-                self._outbox.announce(pending.layers)
+                reason = error.reason if isinstance(error, RecordLostError) else "unreadable"
+                self._lose(reason, pending.step, pending.step, 1, pending.layers)
             self._last_step = pending.step
             if len(records) % _RECORDS_PER_TURN == 0:
                 time.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -43,6 +44,19 @@ def nothing_is_left() -> Iterator[None]:
     for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):
         thread.join(5.0)
         assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """``until(condition)`` waits for another thread to make it true."""
+
+    def wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            time.sleep(0.005)
+
+    return wait
 
 
 def hooks_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:

@@ -22,6 +22,7 @@ from floatscope import Config, Scope, _scope
 from floatscope._guard import Guard, swallowed
 from floatscope._memory import MemorySink
 from floatscope._operands import Operand
+from floatscope._record import RecordLostError
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -78,12 +79,12 @@ def test_the_layer_table_travels_once_and_when_it_changes(attach: Attach) -> Non
 
 
 def test_context_manager_tells_how_it_ended() -> None:
-    sink = MemorySink()
-    with floatscope.watch(make_model(), _sink=sink):
+    model, sink = make_model(), MemorySink()
+    with floatscope.watch(model, _sink=sink):
         pass
     assert sink.reason == "finished"
     sink = MemorySink()
-    with pytest.raises(KeyError, match="mine"), floatscope.watch(make_model(), _sink=sink):
+    with pytest.raises(KeyError, match="mine"), floatscope.watch(model, _sink=sink):
         raise KeyError("mine")
     assert sink.reason == "failed"
 
@@ -131,8 +132,12 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
         (lambda: floatscope.watch(make_model(), gradients_every=-1), "gradients_every: expected an integer of at le"),
         (lambda: floatscope.watch(make_model(), weights_every=1.5), "weights_every: expected an integer of at least 0"),
         (lambda: floatscope.watch(make_model(), queue_bytes=0), "queue_bytes: expected an integer of at least 1"),
-        (lambda: floatscope.watch(make_model(), run=" "), "run: a run's name is printable text"),
+        *(
+            (lambda name=name: floatscope.watch(make_model(), run=name), "run: .* cannot be a run's name; use 1 to 128")
+            for name in (" ", "", "a/b", "a\\b", "..", " a", "a\n", "x" * 129)
+        ),
         (lambda: floatscope.watch(make_model(), server="localhost:6160"), "server: expected http://HOST:PORT"),
+        (lambda: floatscope.watch(make_model(), first_step=-1), "first_step: expected an integer of at least 0"),
         (lambda: floatscope.watch(BadOperands(1, 1)), "unknown format 'fp8'; known formats are fp32"),
         (lambda: floatscope.watch(WrongKind(1, 1)), r"unknown operands \['input'\]; known are act_in, weight"),
     ],
@@ -200,6 +205,27 @@ def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture
     assert any("training goes on" in text for text in texts)
 
 
+def test_a_step_lost_to_our_own_error_is_declared_and_its_names_are_kept(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Guard.reraise = False
+    model = make_model()
+    scope, sink = attach(model)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("copies failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_scope, "Pending", broken)
+        scope.step(loss=1.0)
+    scope.step(loss=2.0)
+    lost, kept = sink.pending
+    assert (lost.step, len(lost.layers)) == (0, 2)
+    with pytest.raises(RecordLostError, match="internal"):
+        lost.resolve()
+    assert kept.resolve().scalars["loss"] == 2.0
+
+
 def test_user_exceptions_pass_through() -> None:
     guard = Guard("testing")
     Guard.reraise = False
@@ -221,10 +247,14 @@ scope = floatscope.watch(model, _sink=Telling())
 scope.step(loss=1.0)
 if sys.argv[1] == "raise":
     raise RuntimeError("training failed")
+if sys.argv[1] == "interactive":
+    sys.ps1, sys.last_type = "In : ", KeyError
 """
 
 
-@pytest.mark.parametrize(("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed")])
+@pytest.mark.parametrize(
+    ("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed"), ("interactive", 0, "finished")]
+)
 def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
@@ -234,12 +264,13 @@ def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_p
     assert (done.returncode, done.stdout) == (status, f"closed {reason}\n")
 
 
-def test_run_name_is_the_same_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope._config import run_name
-
-    monkeypatch.setattr(sys, "argv", ["/somewhere/finetune.py"])
-    assert run_name(8, {"MASTER_PORT": "29500", "SLURM_JOB_ID": "77"}) == "finetune-77"
-    assert run_name(1, {}).startswith("finetune-2")
+def test_a_resumed_training_goes_on_at_its_own_step(attach: Attach) -> None:
+    scope, sink = attach(make_model(), first_step=4321, weights_every=2)
+    for _ in range(3):
+        scope.step()
+    assert [record.step for record in sink.records()] == [4321, 4322, 4323]
+    assert [[rows.kind for rows in record.summaries] for record in sink.records()] == [[], ["weight"], []]
+    assert [event.step for record in sink.records() for event in record.events] == [4321]
 
 
 def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:

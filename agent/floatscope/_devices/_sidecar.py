@@ -33,6 +33,7 @@ class Sidecar:
             f"--period={period_s}",
         ]
         self._process: subprocess.Popen[bytes] | None = None
+        self._ending: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self.reason: str | None = None
 
@@ -56,9 +57,14 @@ class Sidecar:
     def poll(self) -> tuple[wire.Device, ...]:
         """The newest reading of every card since the last call, () when there is none. Never blocks."""
         newest: tuple[wire.Device, ...] = ()
+        if self._ending is not None and self._ending.poll() is not None:
+            self._ending = None
         while self._process is not None and (data := self._read(self._process)) is not None:
             if not data:
-                self._give_up(f"the device sidecar ended with status {self._process.wait(1.0)}")
+                # It closes its output a moment before it ends, or is stuck inside a driver.
+                status = self._process.poll()
+                ended = "closed its output" if status is None else f"ended with status {status}"
+                self._give_up(f"the device sidecar {ended}")
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > _LONGEST_LINE:
@@ -84,10 +90,10 @@ class Sidecar:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         logger.info("no readings of the cards: %s", reason)
-        self.close()
+        self._dismiss()
 
-    def close(self) -> None:
-        """End the process and collect it."""
+    def _dismiss(self) -> None:
+        """Have the process end, without waiting for it."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,6 +102,14 @@ class Sidecar:
         process.kill()
         process.stdin.close()
         process.stdout.close()
+        self._ending = process
+
+    def close(self) -> None:
+        """End the process and collect it."""
+        self._dismiss()
+        process, self._ending = self._ending, None
+        if process is None:
+            return
         try:
             process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -108,5 +122,8 @@ class Sidecar:
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()
             process.stdout.close()
-            # Not our child: without this the object would complain that it still runs.
-            process.returncode = 0
+        for inherited in (process, self._ending):
+            if inherited is not None:
+                # Not our child: without this the object would complain that it still runs.
+                inherited.returncode = 0
+        self._ending = None

@@ -107,7 +107,8 @@ def test_no_card_leaves_a_reason_and_no_process(fake_sys: FakeSys, until: Until)
     until(lambda: devices.poll() or devices.reason)
     assert devices.reason is not None
     assert "sysfs: no AMD card below" in devices.reason
-    assert not alive(pid)
+    until(lambda: devices.poll() or not alive(pid))
+    devices.close()
 
 
 def test_torch_alone_is_asked_once_a_period(fake_sys: FakeSys, until: Until) -> None:
@@ -128,7 +129,20 @@ def test_a_sidecar_that_dies_leaves_a_reason(fake_sys: FakeSys, until: Until) ->
     assert sidecar.pid is not None
     os.kill(sidecar.pid, signal.SIGKILL)
     until(lambda: sidecar.poll() or sidecar.reason)
-    assert sidecar.reason == "the device sidecar ended with status -9"
+    assert sidecar.reason in ("the device sidecar ended with status -9", "the device sidecar closed its output")
+    until(lambda: sidecar.poll() or sidecar._ending is None)
+
+
+def test_a_sidecar_that_closes_its_output_and_goes_on_is_not_waited_for(until: Until) -> None:
+    sidecar = Sidecar()
+    sidecar._command = [sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"]
+    sidecar.start()
+    pid = sidecar.pid
+    assert pid is not None
+    until(lambda: sidecar.poll() or sidecar.reason)
+    assert sidecar.reason == "the device sidecar closed its output"
+    until(lambda: sidecar.poll() or not alive(pid))
+    sidecar.close()
 
 
 _PARENT = """

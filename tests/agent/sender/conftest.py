@@ -230,18 +230,6 @@ class CuttingRelay:
         self._listener.close()
 
 
-def _wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.005)
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    return _wait_until
-
-
 @pytest.fixture
 def server() -> Iterator[IngestDouble]:
     double = IngestDouble()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,10 @@ import pytest
 from websockets.sync.server import ServerConnection, serve
 
 from floatscope import wire
-from floatscope._link import backoff_delays, ingest_url
+from floatscope._address import ingest_url
+from floatscope._config import Config
+from floatscope._guard import Guard
+from floatscope._link import backoff_delays
 from floatscope._sender import Sender
 
 if TYPE_CHECKING:
@@ -29,11 +34,36 @@ if TYPE_CHECKING:
         ("http://127.0.0.1:6160", "ws://127.0.0.1:6160/ingest/v1"),
         ("https://scope.example.org/", "wss://scope.example.org/ingest/v1"),
         ("https://example.org/tools/scope/", "wss://example.org/tools/scope/ingest/v1"),
-        ("ws://[::1]:6160", "ws://[::1]:6160/ingest/v1"),
+        ("http://[::1]:6160", "ws://[::1]:6160/ingest/v1"),
+        ("http://scope", "ws://scope/ingest/v1"),
     ],
 )
 def test_address_of_ingest(given: str, asked: str) -> None:
     assert ingest_url(given) == asked
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("127.0.0.1:6160", "http://HOST:PORT"),
+        ("ftp://h", "http://HOST:PORT"),
+        ("ws://h", "http://HOST:PORT"),
+        ("http://", "http://HOST:PORT"),
+        ("http://h:99999", "Port out of range"),
+        ("http://h:0", "http://HOST:PORT"),
+        ("http://h:abc", "http://HOST:PORT"),
+        ("http://[::1", "http://HOST:PORT"),
+        ("http://h h:1", "http://HOST:PORT"),
+        ("http://" + "x" * 64 + ".org", "http://HOST:PORT"),
+        ("http://user:pw@h", "leave out user"),
+        ("http://h/?token=x", "leave out user"),
+    ],
+)
+def test_unusable_address_is_refused_when_it_is_given(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Config(server=url)
+    with pytest.raises(ValueError, match=says):
+        Sender(wire.Identity(run="r", writer="0" * 32), url)
 
 
 def test_delays_are_uniform_below_a_ceiling_that_doubles_up_to_15_s() -> None:
@@ -149,6 +179,37 @@ def test_readings_ride_with_steps_and_without(
     assert stats.put == stats.acknowledged
     times = [device.time_ns for body in server.bodies() for device in body.devices]
     assert times == list(range(2, readings.calls + 1, 2))
+
+
+@pytest.mark.parametrize("place", ["start", "poll", "close"])
+def test_devices_that_fail_cost_nothing_else(
+    server: IngestDouble,
+    sender_to: MakeSender,
+    step: MakeStep,
+    until: Until,
+    place: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Guard, "reraise", False)
+    monkeypatch.setattr("floatscope._guard._counts", Counter())
+
+    def fail() -> tuple[wire.Device, ...]:
+        raise subprocess.TimeoutExpired("sidecar", 1.0)
+
+    readings = Readings()
+    monkeypatch.setattr(readings, place, fail)
+    sender = sender_to(server.url, devices=readings)
+    for n in range(5):
+        sender.put(step(n))
+        until(lambda n=n: sender.stats().acknowledged == n + 1)
+    sender.close("finished")
+    assert server.steps() == list(range(5))
+    assert sender.stats().failure is None
+    assert readings.log.count("close") == (place != "close")
+    assert [r.getMessage() for r in caplog.records if "devices were asked" in r.getMessage()] == [
+        "floatscope failed while devices were asked; training goes on without that reading (logged once)"
+    ]
 
 
 def test_close_twice_and_put_after_close(server: IngestDouble, sender_to: MakeSender, step: MakeStep) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import floatscope
 from floatscope import wire
 from floatscope._conversation import Timing
+from floatscope._record import LostRecord
 from floatscope._sender import Limits, Sender, SenderStats
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def test_hello_names_the_writer_and_the_token_stays_out_of_the_url(
     assert isinstance(hello, wire.Hello)
     assert hello.identity == wire.Identity(run="r", writer="0" * 32)
     assert hello.config == {"batch": 8}
+    assert hello.agent == f"floatscope {floatscope.__version__}"
     assert (hello.protocol_min, hello.protocol_max) == (wire.PROTOCOL_MIN, wire.PROTOCOL)
     assert server.paths == ["/ingest/v1"]
     assert server.headers[0]["Authorization"] == "Bearer secret-token"
@@ -372,18 +375,29 @@ def test_a_record_that_cannot_be_read_is_lost_alone(
     assert (server.gaps()[0].first, server.gaps()[0].last) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("127.0.0.1:6160", "http://HOST:PORT"),
-        ("ftp://h", "http://HOST:PORT"),
-        ("http://user:pw@h", "leave out user"),
-        ("http://h/?token=x", "leave out user"),
-    ],
-)
-def test_unusable_address(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Sender(wire.Identity(run="r", writer="0" * 32), url)
+def test_steps_lost_to_our_own_error_are_declared(
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (wire.Layer(index=7, name="late", module_type="Linear"),)
+    sender = sender_to(server.url)
+    sender.put(LostRecord(step=0, layers=names))
+    sender.put(step(1))
+    until(lambda: sender.stats().acknowledged == 1)
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("packing failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("floatscope._sender.pack", broken)
+        sender.put(step(2))
+        until(lambda: sum(sender.stats().lost.values()) == 2)
+    sender.put(step(3))
+    sender.close("finished")
+    assert server.steps() == [1, 3]
+    assert server.layers() == {7: "late"}
+    assert [(gap.first, gap.count, gap.reason) for gap in server.gaps()] == [(0, 1, "internal"), (2, 1, "internal")]
+    assert sender._beat().dropped == 2
+    assert_conserved(server, sender.stats())
 
 
 def test_unusable_configuration() -> None:
