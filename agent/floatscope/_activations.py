@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from floatscope._concealment import Unseen, conceal
 from floatscope._guard import Guard
 from floatscope._operands import Operand
 from floatscope._own_ops import OwnOperations, why_not_now
@@ -35,22 +36,23 @@ class ActivationTap:
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
         self._coming: dict[int, Mapping[str, Operand]] = {}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Add the hooks."""
+        self._undo.append(conceal())
         for layer, module in self._recorder.table.observable():
             if layer in self._recorder.table.casting:
-                self._handles.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)))
-            self._handles.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)))
+                self._undo.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)).remove)
+            self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
-        self._handles.append(model.register_forward_hook(_Hook(self, self._after_model, 0)))
+        self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
 
     def remove(self) -> None:
         """Remove the hooks."""
-        while self._handles:
-            self._handles.pop().remove()
+        while self._undo:
+            self._undo.pop()()
 
     def unseen(self, layer: int, reason: str) -> None:
         """A forward pass of the layer could not be measured."""
@@ -121,9 +123,12 @@ class ActivationTap:
         buffer.raw_loss_nonfinite = bad if buffer.raw_loss_nonfinite is None else buffer.raw_loss_nonfinite + bad
 
 
-class _Hook:
-    """A module hook that never changes the call. Pickled or deep-copied with its model it becomes one that does
-    nothing and needs nothing but the standard library to load."""
+class _Hook(Unseen):
+    """A module hook that never changes the call.
+
+    A model that pickles or copies itself in a way of its own may take it along: then it becomes one that does nothing
+    and needs nothing but the standard library to load.
+    """
 
     def __init__(self, tap: ActivationTap, observe: Callable[..., None], layer: int) -> None:
         self._tap = tap
