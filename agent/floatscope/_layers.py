@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import TypedDict
@@ -38,6 +39,7 @@ class LayerTable:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
         self._modules: list[weakref.ref[nn.Module]] = []
         self._layer_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.linear: set[int] = set()
@@ -49,8 +51,12 @@ class LayerTable:
         self._executed = 0
         self._with_gradient: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
+        self._uncalled: set[int] = set()
+        uncalled: set[nn.Module] = set()
         for name, module in model.named_modules():
             owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
+            if isinstance(module, nn.MultiheadAttention):
+                uncalled.add(module.out_proj)
             casting = isinstance(module, CastsOperands)
             linear = casting or isinstance(module, nn.Linear)
             if not owned and not linear:
@@ -60,6 +66,8 @@ class LayerTable:
                 self.linear.add(index)
             if casting:
                 self.casting.add(index)
+            if module in uncalled:
+                self._uncalled.add(index)
             self._modules.append(weakref.ref(module))
             self._layer_of.update((id(p), (weakref.ref(p), index)) for p in owned)
             self._entries.append(
@@ -90,6 +98,8 @@ class LayerTable:
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
         for index, module in self.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             if index in self.linear or next(module.children(), None) is None:
                 yield index, module
 
@@ -135,19 +145,49 @@ class LayerTable:
         self._changed.clear()
         return changed
 
+    def _compiled(self) -> set[int]:
+        """Layers inside a module that torch.compile took over, in which hooks do nothing."""
+        model = self._model()
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        if model is None or dynamo is None:
+            return set()
+        inside = {
+            part
+            for module in model.modules()
+            if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
+            for part in module.modules()
+        }
+        return {index for index, module in self.modules() if module in inside}
+
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
-        trainable = [i for i, module in self.modules() if any(p.requires_grad for p in self.owned(i, module))]
-        observable = {i for i, _ in self.observable()}
         reasons: dict[str, list[str]] = {}
-        for index in trainable:
-            entry = self._entries[index]
-            if index not in self._with_gradient:
-                reasons.setdefault("no gradient was read", []).append(entry.name)
+        observable = {index for index, _ in self.observable()}
+        compiled = self._compiled()
+        trainable = []
+        for index, module in self.modules():
+            owned = self.owned(index, module)
+            if any(p.requires_grad for p in owned):
+                trainable.append(index)
+                if index not in self._with_gradient:
+                    reasons.setdefault("no gradient was read", []).append(self._entries[index].name)
+            elif owned:
+                reasons.setdefault("frozen", []).append(self._entries[index].name)
+            why = None
             if index not in observable:
-                reasons.setdefault("outputs not observed: the module contains others", []).append(entry.name)
-            elif entry.order < 0:
-                reasons.setdefault("outputs not observed: its forward was never called", []).append(entry.name)
+                why = "the module contains others"
+                if isinstance(module, torch.jit.ScriptModule):
+                    why = "TorchScript takes no hooks"
+            elif self._entries[index].order < 0:
+                why = "its forward was never called"
+                if index in self._uncalled:
+                    why = "MultiheadAttention uses its weight without calling it"
+                elif index in compiled:
+                    why = "it is compiled"
+                elif index in self._with_gradient:
+                    why = "a gradient came, but no call of it was seen, as when it is compiled"
+            if why is not None:
+                reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
         for reason, layers in self._unseen.items():
             reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
         return {

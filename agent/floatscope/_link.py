@@ -71,6 +71,7 @@ class Link:
         self._timing = timing
         self._connection: ClientConnection | None = None
         self._unreachable = False
+        self._epoch: str | None = None
         self.connections = 0
         self.max_block_bytes = wire.MAX_BLOCK_BYTES
 
@@ -178,6 +179,15 @@ class Link:
         self.connections += 1
         self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, welcome.max_block_bytes)
         self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
+        if self._epoch not in (None, welcome.epoch):
+            # The outbox needs no more than ``last_seq`` to send again what it has and to declare the rest.
+            logger.info(
+                "the Floatscope server at %s has other data than before (a restored backup?): it is sent what this "
+                "process still has, from batch %d on",
+                self._peer.server_url,
+                welcome.last_seq + 1,
+            )
+        self._epoch = welcome.epoch
         if self._unreachable:
             logger.info("reached the Floatscope server at %s again", self._peer.server_url)
             self._unreachable = False

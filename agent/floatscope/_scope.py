@@ -40,6 +40,12 @@ _attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictiona
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
+_COVERAGE_EVERY = 100
+"""Steps between two looks at what is covered, which takes about a microsecond for each layer."""
+_NAMES_LENGTH = 400
+"""Characters; a server takes no longer texts than 512."""
+
+_Detail = str | int | float | bool | None
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 
@@ -79,6 +85,8 @@ class Scope:
         self._closed = False
         self._weights_read = False
         self._warned = False
+        self._coverage_due = config.first_step
+        self._coverage_sent: dict[str, _Detail] | None = None
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
@@ -141,11 +149,10 @@ class Scope:
         layers = self._table.take_changes()
         record: PendingRecord = LostRecord(step=finished.step, layers=layers)
         with _ending:
-            first = finished.step == self.config.first_step
             record = Pending(
                 finished,
                 previous_scale=self._previous_scale,
-                events=(self._coverage_event(finished.step),) if first else (),
+                events=self._coverage_events(finished.step),
                 layers=layers,
             )
         if finished.loss_scale is not None:
@@ -183,13 +190,15 @@ class Scope:
             for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer, module):
                 self._recorder.record("weight", layer, parameter)
 
-    def _coverage_event(self, step: int) -> wire.Event:
-        coverage = self._table.coverage()
-        return wire.Event(
-            step=step,
-            kind="coverage",
-            detail={"trainable": coverage["trainable"], "observed": coverage["observed"]},
-        )
+    def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:
+        if step < self._coverage_due:
+            return ()
+        self._coverage_due = step + _COVERAGE_EVERY
+        detail = _coverage_detail(self._table.coverage())
+        if detail == self._coverage_sent:
+            return ()
+        self._coverage_sent = detail
+        return (wire.Event(step=step, kind="coverage", detail=detail),)
 
     def _at_exit(self) -> None:
         # The interpreter leaves the exception that ended the program here.
@@ -202,10 +211,10 @@ class Scope:
         if self._closed:
             return
         self._closed = True
-        self._on_collection.detach()
         atexit.unregister(self._at_exit)
         _retired.extend(self._removals)
-        threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
+        with _closing:
+            threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
 
     def _close(self, reason: str) -> None:
         if self._closed:
@@ -230,6 +239,19 @@ class Scope:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
+
+
+def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
+    """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
+    detail: dict[str, _Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
+    for reason, names in coverage["reasons"].items():
+        shown = ", ".join(names)
+        if len(shown) > _NAMES_LENGTH:
+            whole, _, _ = shown[:_NAMES_LENGTH].rpartition(", ")
+            shown = f"{whole}, ..." if whole else f"{shown[:_NAMES_LENGTH]}..."
+        detail[f"count/{reason}"] = len(names)
+        detail[f"layers/{reason}"] = shown
+    return detail
 
 
 def _remove_retired() -> None:

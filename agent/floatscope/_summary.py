@@ -26,7 +26,6 @@ __all__ = [
     "count_at_or_below",
     "magnitude_of_bits",
     "rescaled_histogram",
-    "sumsq_from_histogram",
 ]
 
 BINS = 512
@@ -120,15 +119,6 @@ def rescaled_histogram(hist: Counts, scale: ArrayLike) -> Counts:
     return moved
 
 
-def sumsq_from_histogram(hist: Counts) -> Floats:
-    """Sum of squares (float64 [...]) of histogrammed magnitudes, each taken as the geometric mean of its bin's edges.
-
-    Within a factor of 1.5 in the worst case, a few percent for smooth distributions.
-    """
-    squares: Floats = hist[..., :_FINITE_BINS] @ (_EDGES[:-1] * _EDGES[1:])
-    return squares
-
-
 def _no_elements() -> Counts:
     hist = np.zeros(BINS, dtype=np.int64)
     hist.flags.writeable = False
@@ -141,8 +131,8 @@ class Summary:
 
     ``count`` includes non-finite elements; ``absmax``, ``absmin`` (smallest non-zero magnitude), ``sum``, ``sumsq``
     and ``hist`` (int64 [512]) cover the finite ones. With nothing finite and non-zero, ``absmax`` is 0.0 and
-    ``absmin`` inf. ``hist_n`` is the number of elements that went into the histogram, ``sumsq_rebuilt`` tells that
-    ``sumsq`` was computed from it.
+    ``absmin`` inf. ``hist_n`` is the number of elements that went into the histogram. Sums are taken in float64, whose
+    range holds the squares of all float32 numbers.
     """
 
     count: int = 0
@@ -155,7 +145,6 @@ class Summary:
     sumsq: float = 0.0
     hist: Counts = field(default_factory=_no_elements, repr=False)
     hist_n: int = 0
-    sumsq_rebuilt: bool = False
 
     @staticmethod
     def merged(summaries: Iterable[Summary]) -> Summary:
@@ -178,19 +167,7 @@ class Summary:
             sumsq=self.sumsq + other.sumsq,
             hist=self.hist + other.hist,
             hist_n=self.hist_n + other.hist_n,
-            sumsq_rebuilt=self.sumsq_rebuilt or other.sumsq_rebuilt,
         )
-
-    def with_sumsq_in_range(self) -> Summary:
-        """This summary, its ``sumsq`` rebuilt from the histogram and flagged if summing squares in fp32 lost it.
-
-        fp32 squares overflow above 1.8e19 and vanish below 2.6e-23; sums taken in float64 never need this.
-        """
-        lost = not math.isfinite(self.sumsq) or (self.sumsq == 0.0 and self.absmax > 0.0)
-        if not lost:
-            return self
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return Summary(**values | {"sumsq": float(sumsq_from_histogram(self.hist)), "sumsq_rebuilt": True})
 
     @property
     def finite(self) -> int:

@@ -338,6 +338,7 @@ def test_tied_frozen_and_unused_parameters(attach: Attach) -> None:
         "trainable": 2,
         "observed": 1,
         "reasons": {
+            "frozen": ["frozen"],
             "no gradient was read": ["unused"],
             "outputs not observed: its forward was never called": ["unused"],
         },

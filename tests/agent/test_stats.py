@@ -202,3 +202,11 @@ def test_only_floats(bad: torch.Tensor) -> None:
         floatscope.summarize(bad)
     with pytest.raises(ValueError, match="scale must be positive"):
         floatscope.summarize(torch.ones(1), scale=0.0)
+
+
+@pytest.mark.parametrize("size", [1e25, 1e-25])
+def test_squares_beyond_the_range_of_fp32_are_summed(size: float) -> None:
+    values = torch.linspace(0.5, 2.0, 100) * size
+    summary = floatscope.summarize(values)
+    assert summary.sumsq == pytest.approx(float(values.double().square().sum()), rel=1e-12)
+    assert summary.rms == pytest.approx(float(values.double().square().mean().sqrt()), rel=1e-12)

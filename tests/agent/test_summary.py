@@ -173,15 +173,3 @@ def test_histogram_moves_with_a_power_of_two(values: Array, exponent: int) -> No
 @given(st.integers(0, 0x7F7FFFFF))
 def test_magnitudes_come_from_bits(bits: int) -> None:
     assert magnitude_of_bits(bits) == float(np.uint32(bits).view(np.float32))
-
-
-@pytest.mark.parametrize(("size", "squares"), [(1e25, math.inf), (1e-25, 0.0)])
-def test_squares_that_left_fp32_are_rebuilt_and_flagged(size: float, squares: float) -> None:
-    values = (np.random.default_rng(0).normal(size=5000) * size).astype(np.float32)
-    truth = brute_force(values)
-    assert truth.with_sumsq_in_range() is truth
-    lost = Summary(**{name: getattr(truth, name) for name in truth.__slots__} | {"sumsq": squares})
-    rebuilt = lost.with_sumsq_in_range()
-    assert rebuilt.sumsq_rebuilt
-    assert rebuilt.sumsq == pytest.approx(truth.sumsq, rel=0.05)
-    assert rebuilt.merge(truth).sumsq_rebuilt

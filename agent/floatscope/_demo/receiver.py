@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from floatscope._webhooks import SignatureError, verify
+from floatscope._webhooks import SignatureError, new_secret, verify
 
 __all__ = ["Receiver", "Webhook"]
 
@@ -35,7 +33,7 @@ class Receiver:
     """
 
     def __init__(self) -> None:
-        self.secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+        self.secret = new_secret()
         self.received: queue.SimpleQueue[Webhook] = queue.SimpleQueue()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True

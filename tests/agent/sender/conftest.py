@@ -50,6 +50,7 @@ class IngestDouble:
     """Speaks the server's side of protocol v1: keeps ``last_seq``, ignores what it has, answers holes."""
 
     last_seq: int = 0
+    epoch: str = "e"
     credit: int = 8 << 20
     max_in_flight: int = 8
     ack_delay_s: float = 0.0
@@ -119,7 +120,7 @@ class IngestDouble:
             wire.encode(
                 wire.Welcome(
                     protocol=self.protocol,
-                    epoch="e",
+                    epoch=self.epoch,
                     last_seq=self.last_seq,
                     attempt=1,
                     credit=self.credit,

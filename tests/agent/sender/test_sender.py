@@ -137,8 +137,9 @@ def test_server_restarts_while_blocks_are_unanswered(
 
 
 def test_server_that_forgot_acknowledged_data_is_told_what_is_gone(
-    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
+    server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "floatscope")
     sender = sender_to(server.url)
     layer = wire.Layer(index=0, name="head", module_type="Linear")
     for n in range(3):
@@ -147,6 +148,7 @@ def test_server_that_forgot_acknowledged_data_is_told_what_is_gone(
     assert server.last_seq == 3
     server.stop()
     server.last_seq = 1
+    server.epoch = "after the restore"
     server.kept = server.kept[:1]
     server.start()
     sender.put(step(3))
@@ -156,6 +158,8 @@ def test_server_that_forgot_acknowledged_data_is_told_what_is_gone(
     assert [batch.seq for batch in server.kept] == [*range(1, len(server.kept) + 1)]
     hello = [message for message in server.seen if isinstance(message, wire.Hello)][-1]
     assert hello.layers == (layer,)
+    assert "has other data than before" in caplog.text
+    assert "from batch 2 on" in caplog.text
 
 
 def test_server_that_never_acknowledges_is_left_and_asked_again(
