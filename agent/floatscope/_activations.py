@@ -47,7 +47,8 @@ class ActivationTap:
             self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
-        self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
+        if not isinstance(model, torch.jit.ScriptModule):
+            self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
 
     def remove(self) -> None:
         """Remove the hooks."""

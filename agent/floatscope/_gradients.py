@@ -48,22 +48,15 @@ class GradientTap:
     def install(self) -> None:
         """Start observing."""
         if self._adopting:
-            handles = [
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ]
-        else:
-            handles = []
-            for optimizer in self._known():
-                handles.append(optimizer.register_step_pre_hook(self._before_step))
-                handles.append(optimizer.register_step_post_hook(self._after_step))
-        self._undo += [handle.remove for handle in handles]
+            self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
+        for optimizer in self._known():
+            self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         clip = _ClipObserver(self, self._recorder)
-        self._undo += [
-            observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip),
-            observe(torch.nn.utils, "clip_grads_with_norm_", clip),
-        ]
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
+        self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
     def remove(self) -> None:
         """Stop observing; nothing stays behind."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 
-__all__ = ["LostRecord", "PendingRecord", "RecordLostError", "Sink", "StepRecord", "SummaryRows"]
+__all__ = ["LostRecord", "NoThreadError", "PendingRecord", "RecordLostError", "Sink", "StepRecord", "SummaryRows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,10 @@ class LostRecord:
     def resolve(self) -> StepRecord:
         """``RecordLostError``."""
         raise RecordLostError("internal")
+
+
+class NoThreadError(RuntimeError):
+    """The process may not start another thread."""
 
 
 class Sink(Protocol):

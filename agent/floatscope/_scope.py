@@ -22,10 +22,10 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
-from floatscope._operands import CASTS, CastsOperands
+from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending
-from floatscope._record import LostRecord, PendingRecord, Sink
+from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
@@ -62,24 +62,27 @@ class Scope:
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: torch.amp.GradScaler | None,
         config: Config,
-        sink: Sink,
+        sink: Callable[[], Sink],
     ) -> None:
+        """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
         self._recorder = Recorder(self._table, config)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
-        if self._scaler is not None:
-            self._scaler.install()
         self._gradients.begin_update = self._read_weights_once
         self._gradients.overdue = self._end_overdue_step
-        self._gradients.install()
-        self._activations = ActivationTap(self._recorder, model, self._gradients.keep_scale)
-        self._activations.install()
-        self._removals: list[Callable[[], None]] = [self._activations.remove, self._gradients.remove]
-        if self._scaler is not None:
-            self._removals.append(self._scaler.remove)
-        self._sink = sink
+        self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
+        try:
+            for tap in taps:
+                tap.install()
+            self._sink = sink()
+        except BaseException:
+            for remove in self._removals:
+                remove()
+            raise
         self._previous_scale: torch.Tensor | None = None
         self._last_end: float | None = None
         self._closed = False
@@ -261,14 +264,15 @@ def _remove_retired() -> None:
 
 
 class _SilentScope(Scope):
-    """What ``watch`` returns with FLOATSCOPE_DISABLED=1: attached to nothing, sending nothing."""
+    """Attached to nothing, sending nothing: with FLOATSCOPE_DISABLED=1, and where no thread can be had."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reason: str) -> None:
         self.config = config
+        self._reason = reason
 
     @property
     def coverage(self) -> Coverage:
-        return {"trainable": 0, "observed": 0, "reasons": {"FLOATSCOPE_DISABLED is set": []}}
+        return {"trainable": 0, "observed": 0, "reasons": {self._reason: []}}
 
     def step(self, loss: object = None, **scalars: object) -> None:
         pass
@@ -303,9 +307,20 @@ def watch(
     the training goes on and records wait.
     """
     named = {name: value for name, value in (("run", run), ("server", server)) if value is not None}
-    chosen = configured(config, {**options, **named}, os.environ)
-    if disabled_by_environment():
-        return _SilentScope(chosen)
+    try:
+        chosen = configured(config, {**options, **named}, os.environ)
+        if disabled_by_environment():
+            return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
+        return _attach(model, optimizer, scaler, chosen, _sink)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever the properties and methods of the user's modules raise
+        raise ValueError(f"this cannot be watched: {type(error).__name__}: {error}") from error
+
+
+def _attach(
+    model: nn.Module, optimizer: Optimizers, scaler: torch.amp.GradScaler | None, chosen: Config, sink: Sink | None
+) -> Scope:
     optimizers = _checked(model, optimizer, scaler)
     _remove_retired()
     if model in _attached:
@@ -317,7 +332,11 @@ def watch(
             )
         _logger.warning("this model is watched already: its scope stays as it is, and is returned")
         return _attached[model]
-    return Scope(model, optimizers, scaler, chosen, _sink or _sender(model, optimizers, scaler, chosen))
+    try:
+        return Scope(model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen))
+    except NoThreadError as error:
+        _logger.warning("no thread could be started (%s): training goes on without telemetry", error)
+        return _SilentScope(chosen, "no thread could be started")
 
 
 def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequence[torch.optim.Optimizer]:
@@ -338,19 +357,40 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
         raise ValueError(f"scaler: expected torch.amp.GradScaler, got {type(scaler).__name__}")
     for name, module in model.named_modules():
+        if any(nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+            raise ValueError(
+                f"{name or 'model'}: its parameters have no shape yet; run one batch through the model first"
+            )
         if isinstance(module, CastsOperands):
-            with OwnOperations():
-                unknown = set(module.floatscope_operands()) - set(CASTS)
-            if unknown:
-                raise ValueError(f"{name}: unknown operands {sorted(unknown)}; known are {', '.join(CASTS)}")
+            _check_operands(name, module)
     return optimizers
+
+
+def _check_operands(name: str, module: CastsOperands) -> None:
+    with OwnOperations():
+        try:
+            operands = dict(module.floatscope_operands())
+        except Exception as error:
+            raise ValueError(f"{name}: floatscope_operands() raised {type(error).__name__}: {error}") from error
+    if unknown := set(operands) - set(CASTS):
+        raise ValueError(f"{name}: unknown operands {sorted(unknown, key=str)}; known are {', '.join(CASTS)}")
+    for kind, operand in operands.items():
+        if not isinstance(operand, Operand):
+            raise ValueError(f"{name}: operand {kind}: expected floatscope.Operand, got {type(operand).__name__}")
 
 
 def _rank_and_world() -> tuple[int, int]:
     """From torch.distributed where it runs, else from what its launchers set."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def _number(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "").strip() or str(default)
+    if not value.isdecimal():
+        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
+    return int(value)
 
 
 def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:

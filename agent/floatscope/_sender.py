@@ -27,7 +27,7 @@ from floatscope._link import Link, Peer, backoff_delays
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
-from floatscope._record import PendingRecord, RecordLostError, StepRecord
+from floatscope._record import NoThreadError, PendingRecord, RecordLostError, StepRecord
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
@@ -97,7 +97,8 @@ class Sender:
     """A ``Sink`` that speaks protocol v1 to ``server_url`` (http://HOST:PORT).
 
     ``token`` travels in the Authorization header only. ``config`` must be plain data. Raises ``ValueError`` for an
-    address or a configuration that cannot be used; after that nothing raises. In a forked child the copy is inert.
+    address or a configuration that cannot be used, ``NoThreadError`` without a thread; after that nothing raises. In a
+    forked child the copy is inert.
     """
 
     def __init__(
@@ -153,9 +154,18 @@ class Sender:
             threading.Thread(target=self._guarded, args=(body, number), name=f"floatscope-{name}", daemon=True)
             for number, (name, body) in enumerate((("pack", self._pack_until_closed), ("send", self._talk)))
         ]
-        _living.add(self)
         for thread in self._threads:
+            self._start(thread)
+        _living.add(self)
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
             thread.start()
+        except RuntimeError as error:
+            # At the process's limit. What was started already ends by itself.
+            self._abort.set()
+            self._wake.set()
+            raise NoThreadError(str(error)) from None
 
     def _empty_queues(self) -> tuple[PendingQueue, Outbox]:
         limits = self._limits
