@@ -17,7 +17,7 @@ from torch import nn
 
 from floatscope._concealment import Unseen, conceal
 from floatscope._guard import Guard
-from floatscope._operands import Operand
+from floatscope._operands import CastsOperands, Operand
 from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._recorder import Recorder
 
@@ -70,9 +70,17 @@ class ActivationTap:
         if not (buffer.activations or buffer.weights):
             return
         with OwnOperations():
-            casts = self._coming[layer] = module.floatscope_operands()
+            casts = self._coming[layer] = self._announced(layer, module)
             if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
                 recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+
+    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+        """The casts to come; none when an operand cannot be made of what the module knows."""
+        try:
+            return module.floatscope_operands()
+        except ValueError as error:
+            self._recorder.table.refuse_scale(layer, "casts", str(error))
+            return {}
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -106,7 +114,7 @@ class ActivationTap:
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = module.floatscope_operands().get("act_grad") if layer in self._recorder.table.casting else None
+        cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
         loss_scaled = self._keep_scale()
         self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
 

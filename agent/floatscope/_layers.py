@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypedDict
 
@@ -15,6 +17,8 @@ from floatscope import wire
 from floatscope._operands import CastsOperands
 
 __all__ = ["Coverage", "LayerTable"]
+
+_logger = logging.getLogger("floatscope")
 
 ROOT_NAME = "(model)"
 """The root module's qualified name is empty; a parameter of its own still needs a layer to belong to."""
@@ -51,6 +55,7 @@ class LayerTable:
         self._executed = 0
         self._with_gradient: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
+        self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
         uncalled: set[nn.Module] = set()
         for name, module in model.named_modules():
@@ -128,6 +133,18 @@ class LayerTable:
         """Note why something of the layer could not be observed."""
         self._unseen.setdefault(reason, set()).add(index)
 
+    def refuse_scale(self, index: int, kind: str, why: str) -> None:
+        """Note that a scale which the layer announced for ``kind`` makes no sense. Any thread."""
+        self._refused_scales[index] += 1
+        if self._refused_scales[index] == 1:
+            _logger.warning(
+                "layer %s: the scale of its %s is left out: %s (said once a layer)",
+                self._entries[index].name,
+                kind,
+                why,
+            )
+        self.unseen(index, "a scale that was announced is not one positive finite number")
+
     def _replace(
         self, index: int, *, order: int | None = None, operands: tuple[wire.Operand, ...] | None = None
     ) -> None:
@@ -188,7 +205,7 @@ class LayerTable:
                     why = "a gradient came, but no call of it was seen, as when it is compiled"
             if why is not None:
                 reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
-        for reason, layers in self._unseen.items():
+        for reason, layers in list(self._unseen.items()):
             reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
         return {
             "trainable": len(trainable),

@@ -157,6 +157,7 @@ class Scope:
                 previous_scale=self._previous_scale,
                 events=self._coverage_events(finished.step),
                 layers=layers,
+                refuse_scale=self._table.refuse_scale,
             )
         if finished.loss_scale is not None:
             self._previous_scale = finished.loss_scale
