@@ -114,9 +114,9 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or parameter.grad is None:
                 continue
             self._read.add(id(parameter))
-            if recorder.buffer.gradients:
+            wanted = recorder.buffer.gradients
+            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled):
                 recorder.table.has_gradient(layer)
-                recorder.record("grad", layer, _dense_values(parameter.grad), loss_scaled=loss_scaled)
 
     def end_step(self) -> None:
         """Forget what was read: the next backward pass writes new gradients."""
@@ -209,11 +209,6 @@ class _ClipObserver:
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
     """All parameters of all groups."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
-    # Rows of a sparse gradient that occur twice are not added up first: coalescing would wait for the device.
-    return gradient._values() if gradient.is_sparse else gradient
 
 
 def _no_scaler() -> bool:

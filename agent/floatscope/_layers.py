@@ -15,6 +15,7 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._operands import CastsOperands
+from floatscope._record import encodable
 
 __all__ = ["Coverage", "LayerTable"]
 
@@ -78,8 +79,8 @@ class LayerTable:
             self._entries.append(
                 wire.Layer(
                     index=index,
-                    name=name or ROOT_NAME,
-                    module_type=type(module).__name__,
+                    name=encodable(name) or ROOT_NAME,
+                    module_type=encodable(type(module).__name__),
                     parameters=sum(p.numel() for p in owned),
                 )
             )

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 
-__all__ = ["LostRecord", "NoThreadError", "PendingRecord", "RecordLostError", "Sink", "StepRecord", "SummaryRows"]
+__all__ = [
+    "LostRecord",
+    "NoThreadError",
+    "PendingRecord",
+    "RecordLostError",
+    "Sink",
+    "StepRecord",
+    "SummaryRows",
+    "encodable",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,11 @@ class StepRecord:
     events: tuple[wire.Event, ...] = ()
     layers: tuple[wire.Layer, ...] = ()
     devices: tuple[wire.Device, ...] = ()
+
+
+def encodable(name: str) -> str:
+    """``name`` with what UTF-8 has no bytes for (lone surrogates) as an escape: an "a" and one is "a\\ud800"."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class PendingRecord(Protocol):

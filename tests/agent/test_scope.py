@@ -186,7 +186,7 @@ def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture
     optimizer = sgd(model)
     scope, sink = attach(model, optimizer, activations_every=1)
 
-    def broken(*args: object, **kwargs: object) -> None:
+    def broken(*args: object, **kwargs: object) -> bool:
         raise RuntimeError("statistics failed")
 
     scope._recorder.record = broken  # type: ignore[method-assign]
