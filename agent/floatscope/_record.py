@@ -107,10 +107,16 @@ class NoThreadError(RuntimeError):
 
 
 class Sink(Protocol):
-    """Where records go. ``put`` never blocks and never raises; ``close`` flushes for at most 5 s."""
+    """Where records go: ``put``, then ``finish``, then ``close``. Only ``close`` waits."""
 
     def put(self, record: PendingRecord) -> None:
-        """Take over ``record``, or drop and count it."""
+        """Take over ``record``, or drop and count it. Never raises."""
 
-    def close(self, reason: str) -> None:
-        """Send what is left and stop."""
+    def finish(self, reason: str) -> None:
+        """No record follows, for ``reason``: begin to send what is left, for at most 5 s from now."""
+
+    def close(self) -> None:
+        """Wait until that is done, and stop."""
+
+    def abandon(self) -> None:
+        """Stop at once, whatever is left."""

@@ -37,6 +37,8 @@ _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
 _attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
+_ending_alone: list[tuple[threading.Thread, Sink]] = []
+"""Those that close the scopes of collected models. No daemon must be at work when the interpreter is torn down."""
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
@@ -70,7 +72,7 @@ class Scope:
         self._recorder = Recorder(self._table, config)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
-        self._gradients.begin_update = self._read_weights_once
+        self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
         taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
@@ -93,7 +95,9 @@ class Scope:
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
-        atexit.register(self._at_exit)
+        # Functions run in the reverse order: this one before that of the sender, whose module may be newer.
+        atexit.unregister(_close_all_at_exit)
+        atexit.register(_close_all_at_exit)
 
     @property
     def coverage(self) -> Coverage:
@@ -141,7 +145,7 @@ class Scope:
         with _ending:
             if self._scaler is not None:
                 self._scaler.end_step()
-        self._read_weights_once()  # without an update in this step they are as they were
+        self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
         finished = recorder.next_step()
@@ -159,11 +163,15 @@ class Scope:
                 layers=layers,
                 refuse_scale=self._table.refuse_scale,
             )
+        if isinstance(record, LostRecord):
+            self._coverage_due, self._coverage_sent = finished.step + 1, None
         if finished.loss_scale is not None:
             self._previous_scale = finished.loss_scale
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
+        if _capturing():
+            return
         if not self._warned:
             self._warned = True
             _logger.warning(
@@ -175,17 +183,22 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped:
+        if self._gradients.stepped and not _capturing():
             self._end_step()
 
-    def _read_weights_once(self) -> None:
-        if self._recorder.buffer.weights and not self._weights_read:
-            self._weights_read = True
-            with _weighing:
-                self._read_weights()
+    def _before_update(self) -> None:
+        if not _capturing():
+            self._read_weights()
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""
+        if not self._recorder.buffer.weights or self._weights_read:
+            return
+        self._weights_read = True
+        with _weighing:
+            self._read_each_weight()
+
+    def _read_each_weight(self) -> None:
         for layer, module in self._table.modules():
             if ("weight", layer) in self._recorder.buffer.merged:
                 continue
@@ -204,45 +217,55 @@ class Scope:
         self._coverage_sent = detail
         return (wire.Event(step=step, kind="coverage", detail=detail),)
 
-    def _at_exit(self) -> None:
-        # The interpreter leaves the exception that ended the program here.
-        # An interactive session keeps the last of any number of errors there, and outlives them.
-        failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
-        self._close("failed" if failed else "finished")
-
     def _model_is_gone(self) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self._at_exit)
         _retired.extend(self._removals)
+        # Nothing is to be read from a model that is half gone.
+        self._weights_read = True
+        self._coverage_due = sys.maxsize
         with _closing:
-            threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
+            thread = threading.Thread(target=self._end, args=("finished",), name="floatscope-close", daemon=True)
+            thread.start()
+            _ending_alone[:] = [*(end for end in _ending_alone if end[0].is_alive()), (thread, self._sink)]
 
     def _close(self, reason: str) -> None:
         if self._closed:
             return
+        self._detach()
+        self._end(reason)
+
+    def _detach(self) -> None:
         self._closed = True
         model = self._on_collection.detach()
         if model is not None:
             _attached.pop(model[0], None)
-        atexit.unregister(self._at_exit)
         for remove in self._removals:
             with _closing:
                 remove()
-        self._end(reason)
 
     def _end(self, reason: str) -> None:
+        self._finish(reason)
+        with _closing:
+            self._sink.close()
+
+    def _finish(self, reason: str) -> None:
         with _closing:
             self._flush_scalars()
         with _closing:
-            self._sink.close(reason)
+            self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
@@ -256,6 +279,27 @@ def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
         detail[f"count/{reason}"] = len(names)
         detail[f"layers/{reason}"] = shown
     return detail
+
+
+def _close_all_at_exit() -> None:
+    # The interpreter leaves the exception that ended the program here.
+    # An interactive session keeps the last of any number of errors there, and outlives them.
+    failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+    scopes = list(_attached.values())
+    try:
+        # All flush at once: then none waits longer than one would alone.
+        for scope in scopes:
+            scope._detach()
+            scope._finish("failed" if failed else "finished")
+        for scope in scopes:
+            with _closing:
+                scope._sink.close()
+        for thread, _ in _ending_alone:
+            thread.join()
+    except KeyboardInterrupt:
+        # Whoever does not want to wait need not, nor see where we were. The program has its exit status already.
+        for sink in (*(scope._sink for scope in scopes), *(sink for _, sink in _ending_alone)):
+            sink.abandon()
 
 
 def _remove_retired() -> None:

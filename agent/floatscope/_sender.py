@@ -124,7 +124,7 @@ class Sender:
         self._abort = threading.Event()
         self._reason = ""
         self._inert = False
-        self._closed = False
+        self._finished_at: float | None = None
         self._failure: str | None = None
         self._put = 0
         self._put_too_late = 0
@@ -181,33 +181,46 @@ class Sender:
         if self._inert:
             return
         self._put += 1
-        if self._failure is not None or self._closed:
+        if self._failure is not None or self._finished_at is not None:
             self._put_too_late += 1
             return
         if self._queue.put(record) >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
-    def close(self, reason: str) -> None:
-        """Send what is left for at most ``Limits.flush_s`` seconds, say goodbye with ``reason``, and stop."""
-        if self._inert or self._closed:
+    def finish(self, reason: str) -> None:
+        """Begin to send what is left, for at most ``Limits.flush_s`` seconds from now, and to say goodbye."""
+        if self._inert or self._finished_at is not None:
             return
-        self._closed = True
-        deadline = time.monotonic() + self._limits.flush_s
+        self._finished_at = time.monotonic()
         self._reason = reason
         self._closing.set()
         self._wake.set()
+
+    def close(self, reason: str = "finished") -> None:
+        """Wait until all is sent or the time is over, and stop. Without a ``finish`` before, that comes first."""
+        if self._inert:
+            return
+        self.finish(reason)
+        assert self._finished_at is not None
+        deadline = self._finished_at + self._limits.flush_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._abort.set()
-        _living.discard(self)
+        first = not self._abort.is_set()
+        self.abandon()
         stats = self.stats()
-        if stats.waiting and self._failure is None:
+        if first and stats.waiting and self._failure is None:
             logger.warning(
                 "%d records could not be delivered to %s within %g s and are lost",
                 stats.waiting,
                 self._server_url,
                 self._limits.flush_s,
             )
+
+    def abandon(self) -> None:
+        """Stop at once, whatever is left."""
+        self._abort.set()
+        self._wake.set()
+        _living.discard(self)
 
     def stats(self) -> SenderStats:
         """Counters as of now."""
@@ -371,8 +384,15 @@ def _silence_children() -> None:
 
 
 def _close_all() -> None:
-    for sender in list(_living):
-        sender.close("exit")
+    senders = list(_living)
+    try:
+        for sender in senders:
+            sender.finish("exit")
+        for sender in senders:
+            sender.close()
+    except KeyboardInterrupt:
+        for sender in senders:
+            sender.abandon()
 
 
 os.register_at_fork(after_in_child=_silence_children)

@@ -224,6 +224,7 @@ def test_a_step_lost_to_our_own_error_is_declared_and_its_names_are_kept(
     with pytest.raises(RecordLostError, match="internal"):
         lost.resolve()
     assert kept.resolve().scalars["loss"] == 2.0
+    assert [event.kind for event in kept.resolve().events] == ["coverage"], "what the lost step said is said again"
 
 
 def test_user_exceptions_pass_through() -> None:
@@ -240,7 +241,7 @@ PROGRAM = """
 import sys, torch, floatscope
 from floatscope._memory import MemorySink
 class Telling(MemorySink):
-    def close(self, reason):
+    def finish(self, reason):
         print("closed", reason, flush=True)
 model = torch.nn.Linear(2, 2)
 scope = floatscope.watch(model, _sink=Telling())

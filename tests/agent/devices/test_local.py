@@ -119,6 +119,7 @@ def test_torch_alone_is_asked_once_a_period(fake_sys: FakeSys, until: Until) -> 
     now = 101.5
     assert [one.backend for one in devices.poll()] == ["torch"]
     assert devices.poll() == ()
+    devices.close()
 
 
 def test_a_sidecar_that_dies_leaves_a_reason(fake_sys: FakeSys, until: Until) -> None:
