@@ -23,7 +23,7 @@ import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._guard import Guard
-from floatscope._link import Link, Peer, backoff_delays
+from floatscope._link import Link, Peer, backoff_delays, one_line
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
@@ -329,8 +329,8 @@ class Sender:
         refused = self._link.run()
         if refused is not None:
             self._stop(
-                f"the Floatscope server at {self._server_url} refused: {refused.message} ({refused.hint}). "
-                "Training goes on without telemetry."
+                f"the Floatscope server at {self._server_url} refused: "
+                f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on without telemetry."
             )
 
     def _pause(self, seconds: float) -> None:
