@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import weakref
 from collections import Counter
@@ -14,12 +13,12 @@ import torch
 from torch import nn
 
 from floatscope import wire
+from floatscope._log import logger
 from floatscope._operands import CastsOperands
 from floatscope._record import encodable
 
 __all__ = ["Coverage", "LayerTable"]
 
-_logger = logging.getLogger("floatscope")
 
 ROOT_NAME = "(model)"
 """The root module's qualified name is empty; a parameter of its own still needs a layer to belong to."""
@@ -138,7 +137,7 @@ class LayerTable:
         """Note that a scale which the layer announced for ``kind`` makes no sense. Any thread."""
         self._refused_scales[index] += 1
         if self._refused_scales[index] == 1:
-            _logger.warning(
+            logger.warning(
                 "layer %s: the scale of its %s is left out: %s (said once a layer)",
                 self._entries[index].name,
                 kind,

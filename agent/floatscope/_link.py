@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -19,11 +21,11 @@ from websockets.typing import Subprotocol
 from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
+from floatscope._log import logger
 from floatscope._outbox import Outbox
 
 __all__ = ["Link", "Peer", "backoff_delays", "one_line"]
 
-logger = logging.getLogger("floatscope")
 
 # What the library says of a server that misbehaves would be a foreign traceback in the user's terminal.
 _silent = logging.getLogger("floatscope.websockets")
@@ -220,6 +222,8 @@ class Link:
         self.connections += 1
         self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, max(_SMALLEST_BLOCK, welcome.max_block_bytes))
         self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
+        if self.connections == 1 and self._identity.rank == 0:
+            self._tell_where()
         if self._epoch not in (None, welcome.epoch):
             # The outbox needs no more than ``last_seq`` to send again what it has and to declare the rest.
             logger.info(
@@ -233,6 +237,17 @@ class Link:
             logger.info("reached the Floatscope server at %s again", self._peer.server_url)
             self._unreachable = False
             self._stored_at = self._timing.clock()
+
+    def _tell_where(self) -> None:
+        """Say, once and where everybody sees it, under which address the run can be looked at."""
+        run = self._identity.run
+        place = f"run {run} at {self._peer.server_url.rstrip('/')}/#/run/{quote(run, safe='')}"
+        logger.info("%s", place)
+        # INFO is invisible unless the user configures logging. A closed or full stderr is nobody's error.
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"floatscope: {place}\n")
+                sys.stderr.flush()
 
     def _warn(self, why: str) -> None:
         if self._unreachable or self._duties.aborted():

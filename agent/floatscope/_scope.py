@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -22,6 +21,7 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
+from floatscope._log import logger
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending
@@ -32,7 +32,6 @@ from floatscope._scaler import ScalerTap
 
 __all__ = ["Scope", "watch"]
 
-_logger = logging.getLogger("floatscope")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
@@ -174,8 +173,8 @@ class Scope:
             return
         if not self._warned:
             self._warned = True
-            _logger.warning(
-                "an optimizer begins its second step without scope.step() in between: floatscope ends steps by itself, "
+            logger.warning(
+                "an optimizer begins its second step without scope.step() in between: steps end by themselves, "
                 "without a loss. Call scope.step(loss=loss) once after each optimizer.step()"
             )
         self._end_step()
@@ -375,12 +374,12 @@ def _attach(
                 f"run: this model is watched already, as the run {present or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
-        _logger.warning("this model is watched already: its scope stays as it is, and is returned")
+        logger.warning("this model is watched already: its scope stays as it is, and is returned")
         return _attached[model]
     try:
         return Scope(model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen))
     except NoThreadError as error:
-        _logger.warning("no thread could be started (%s): training goes on without telemetry", error)
+        logger.warning("no thread could be started (%s): training goes on without telemetry", error)
         return _SilentScope(chosen, "no thread could be started")
 
 

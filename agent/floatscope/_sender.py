@@ -7,7 +7,6 @@ one talks to the server. They meet in the ``Outbox``, so a server that hangs sto
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import random
 import threading
@@ -24,6 +23,7 @@ from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays, one_line
+from floatscope._log import logger
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
@@ -31,7 +31,6 @@ from floatscope._record import NoThreadError, PendingRecord, RecordLostError, St
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
-logger = logging.getLogger("floatscope")
 
 _T = TypeVar("_T")
 _asking = Guard("devices were asked")
@@ -354,7 +353,7 @@ class Sender:
             body()
         except Exception as error:  # the one guard of both threads
             logger.debug("the sender failed", exc_info=True)
-            self._stop(f"Floatscope stopped sending after an internal error: {error!r}. Training goes on.")
+            self._stop(f"sending stopped after an internal error: {error!r}. Training goes on.")
         self._cpu_s[number] = time.thread_time()
 
     def _stop(self, why: str) -> None:
