@@ -44,8 +44,14 @@ class Recorder:
     def put(self, record: PendingRecord) -> None:
         self.records.append(record.resolve())
 
-    def close(self, reason: str) -> None:
+    def finish(self, reason: str) -> None:
         """Nothing to flush."""
+
+    def close(self) -> None:
+        """Nothing to wait for."""
+
+    def abandon(self) -> None:
+        """Nothing to give up."""
 
     def headroom(self) -> dict[tuple[int, str, str], float]:
         """(step, layer, kind) -> bits left, of finite operands that are cast."""

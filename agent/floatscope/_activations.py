@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from floatscope._concealment import Unseen, conceal
 from floatscope._guard import Guard
-from floatscope._operands import Operand
+from floatscope._operands import CastsOperands, Operand
+from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
@@ -34,22 +36,29 @@ class ActivationTap:
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
         self._coming: dict[int, Mapping[str, Operand]] = {}
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Add the hooks."""
+        self._undo.append(conceal())
         for layer, module in self._recorder.table.observable():
             if layer in self._recorder.table.casting:
-                self._handles.append(module.register_forward_pre_hook(_Hook(self._before_forward, layer)))
-            self._handles.append(module.register_forward_hook(_Hook(self._after_forward, layer)))
+                self._undo.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)).remove)
+            self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
-        self._handles.append(model.register_forward_hook(_Hook(self._after_model, 0)))
+        if not isinstance(model, torch.jit.ScriptModule):
+            self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
 
     def remove(self) -> None:
         """Remove the hooks."""
-        while self._handles:
-            self._handles.pop().remove()
+        while self._undo:
+            self._undo.pop()()
+
+    def unseen(self, layer: int, reason: str) -> None:
+        """A forward pass of the layer could not be measured."""
+        if self._training():
+            self._recorder.table.unseen(layer, f"outputs not observed {reason}")
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
@@ -60,9 +69,18 @@ class ActivationTap:
         buffer = recorder.buffer
         if not (buffer.activations or buffer.weights):
             return
-        casts = self._coming[layer] = module.floatscope_operands()
-        if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
-            recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+        with OwnOperations():
+            casts = self._coming[layer] = self._announced(layer, module)
+            if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
+                recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+
+    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+        """The casts to come; none when an operand cannot be made of what the module knows."""
+        try:
+            return module.floatscope_operands()
+        except ValueError as error:
+            self._recorder.table.refuse_scale(layer, "casts", str(error))
+            return {}
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -79,11 +97,12 @@ class ActivationTap:
         linear = layer in recorder.table.linear
         casts = self._coming.pop(layer, {})
         if not recomputing:
-            if out is not None:
-                recorder.record("act", layer, out, merge=True)
             given = _first_tensor(args)
-            if linear and given is not None:
-                recorder.record("act_in", layer, given, cast=casts.get("act_in"), merge=True)
+            with OwnOperations():
+                if out is not None:
+                    recorder.record("act", layer, out, merge=True)
+                if linear and given is not None:
+                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), merge=True)
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
@@ -95,7 +114,7 @@ class ActivationTap:
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = module.floatscope_operands().get("act_grad") if layer in self._recorder.table.casting else None
+        cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
         loss_scaled = self._keep_scale()
         self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
 
@@ -104,16 +123,24 @@ class ActivationTap:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
             return
+        with OwnOperations():
+            self._count_nonfinite(loss)
+
+    def _count_nonfinite(self, loss: torch.Tensor) -> None:
         bad = loss.detach().isfinite().all().logical_not().to(torch.float64)
         buffer = self._recorder.buffer
         buffer.raw_loss_nonfinite = bad if buffer.raw_loss_nonfinite is None else buffer.raw_loss_nonfinite + bad
 
 
-class _Hook:
-    """A module hook that never changes the call. Pickled or deep-copied with its model it becomes one that does
-    nothing and needs nothing but the standard library to load."""
+class _Hook(Unseen):
+    """A module hook that never changes the call.
 
-    def __init__(self, observe: Callable[..., None], layer: int) -> None:
+    A model that pickles or copies itself in a way of its own may take it along: then it becomes one that does nothing
+    and needs nothing but the standard library to load.
+    """
+
+    def __init__(self, tap: ActivationTap, observe: Callable[..., None], layer: int) -> None:
+        self._tap = tap
         self._observe = observe
         self._layer = layer
 
@@ -121,6 +148,9 @@ class _Hook:
         if torch.compiler.is_compiling():
             return
         with _hooking:
+            if (reason := why_not_now()) is not None:
+                self._tap.unseen(self._layer, reason)
+                return
             self._observe(self._layer, module, *args)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -134,7 +164,9 @@ class _GradientHook:
         self._tap, self._layer, self._module = tap, layer, module
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        with _hooking:
+        if torch.compiler.is_compiling() or why_not_now() is not None:
+            return
+        with _hooking, OwnOperations():
             self._tap.after_backward_of_output(self._layer, self._module, gradient)
 
 

@@ -13,6 +13,10 @@ from floatscope._outbox import Outbox
 
 __all__ = ["Conversation", "Duties", "Timing"]
 
+_LONGEST_HOLD_S = 60.0
+_HEARTBEATS_S = (0.05, 60.0)
+_MOST_UNASKED = 1000
+"""Messages that are no answer to anything, in a row: a server that says more than that is not one of ours."""
 _SHORTEST_HOLD_S = 0.25
 """Least pause after a refusal that names none; a server that says "not now" must not be asked in a loop."""
 
@@ -27,6 +31,8 @@ class Timing:
     """A server that leaves blocks unanswered this long is taken for dead."""
     poll_s: float = 0.05
     """Longest wait for an answer before looking for new blocks."""
+    stall_s: float = 20.0
+    """A server that stores nothing of what waits for this long is reported, once."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -45,15 +51,27 @@ class Conversation:
     """State of one connection; a new one starts with the server's ``welcome``."""
 
     def __init__(
-        self, connection: Connection, welcome: wire.Welcome, outbox: Outbox, duties: Duties, timing: Timing
+        self,
+        connection: Connection,
+        welcome: wire.Welcome,
+        outbox: Outbox,
+        duties: Duties,
+        timing: Timing,
+        *,
+        turn: Callable[[], None] = lambda: None,
     ) -> None:
+        """``turn`` is called between two messages, at least every ``Timing.poll_s``."""
+        self._turn = turn
+        self._refusals = 0
+        self._unasked = 0
         self._connection = connection
         self._outbox = outbox
         self._duties = duties
         self._timing = timing
         self._clock = timing.clock
-        self._heartbeat_s = welcome.heartbeat_s
-        self._window = min(welcome.max_in_flight, wire.MAX_IN_FLIGHT)
+        # What a server asks for is a wish within limits: NaN, zero or a year would stop us or make us spin.
+        self._heartbeat_s = _within(welcome.heartbeat_s, *_HEARTBEATS_S)
+        self._window = min(max(1, welcome.max_in_flight), wire.MAX_IN_FLIGHT)
         self._credit = welcome.credit
         self._quiet_since = self._beaten_at = self._clock()
         self._hold_until = self._quiet_since
@@ -68,6 +86,7 @@ class Conversation:
         while not self._duties.aborted():
             sent = self._send_next()
             self._beat_when_due()
+            self._turn()
             refused = self._receive(0.0 if sent else self._timing.poll_s)
             if refused is not None:
                 return refused
@@ -113,18 +132,32 @@ class Conversation:
             message = wire.decode_server(data if isinstance(data, bytes) else data.encode())
         except wire.WireError:
             # A newer server may say things that this version has no word for.
+            self._note_unasked()
             return None
         match message:
             case wire.Ack():
+                self._refusals = self._unasked = 0
                 self._outbox.acknowledge(message.seq)
                 self._credit = message.credit
                 if self._resent_from is not None and message.seq >= self._resent_from:
                     self._resent_from = None
             case wire.Nack():
+                self._unasked = 0
+                self._refusals += 1
                 self._take_refusal(message)
             case wire.Refused():
                 return message
+            case _:
+                self._note_unasked()
         return None
+
+    def _note_unasked(self) -> None:
+        self._unasked += 1
+        if self._unasked > _MOST_UNASKED:
+            raise wire.WireError("it floods this connection with messages that answer nothing")
+
+    def _hold(self, seconds: float) -> None:
+        self._hold_until = self._clock() + _within(seconds, _SHORTEST_HOLD_S, _LONGEST_HOLD_S)
 
     def _take_refusal(self, nack: wire.Nack) -> None:
         if nack.seq > nack.expected and nack.expected == self._resent_from:
@@ -132,6 +165,9 @@ class Conversation:
         if nack.code == "hole":
             self._outbox.rewind(nack.expected)
             self._resent_from = nack.expected
+            if self._refusals > 1:
+                # Starting again did not help; a server that changes its mind each time must not be asked in a loop.
+                self._hold(_SHORTEST_HOLD_S * 2 ** min(self._refusals, 6))
             return
         # Any other code speaks of this one batch: a server without room refuses several in a row, each by itself.
         code = f"refused_{nack.code}"
@@ -139,6 +175,11 @@ class Conversation:
             self._outbox.settle(nack.seq, code)
             return
         if nack.retryable or not self._outbox.quarantine(nack.seq, code):
-            self._hold_until = self._clock() + max(_SHORTEST_HOLD_S, nack.retry_after_s)
+            self._hold(nack.retry_after_s)
         self._outbox.send_again()
         self._resent_from = nack.expected
+
+
+def _within(value: float, least: float, most: float) -> float:
+    # ``max`` gives its first argument for NaN.
+    return min(most, max(least, value))

@@ -15,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatscope._guard import Guard
+from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder, scalar_of
 
@@ -47,22 +48,15 @@ class GradientTap:
     def install(self) -> None:
         """Start observing."""
         if self._adopting:
-            handles = [
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ]
-        else:
-            handles = []
-            for optimizer in self._known():
-                handles.append(optimizer.register_step_pre_hook(self._before_step))
-                handles.append(optimizer.register_step_post_hook(self._after_step))
-        self._undo += [handle.remove for handle in handles]
+            self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
+        for optimizer in self._known():
+            self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         clip = _ClipObserver(self, self._recorder)
-        self._undo += [
-            observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip),
-            observe(torch.nn.utils, "clip_grads_with_norm_", clip),
-        ]
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
+        self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
     def remove(self) -> None:
         """Stop observing; nothing stays behind."""
@@ -120,9 +114,9 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or parameter.grad is None:
                 continue
             self._read.add(id(parameter))
-            if recorder.buffer.gradients:
+            wanted = recorder.buffer.gradients
+            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled):
                 recorder.table.has_gradient(layer)
-                recorder.record("grad", layer, _dense_values(parameter.grad), loss_scaled=loss_scaled)
 
     def end_step(self) -> None:
         """Forget what was read: the next backward pass writes new gradients."""
@@ -132,7 +126,9 @@ class GradientTap:
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        with _stepping:
+        if torch.compiler.is_compiling() or why_not_now() is not None:
+            return None
+        with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
             self.begin(optimizer)
@@ -148,6 +144,8 @@ class GradientTap:
         return None
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         with _stepping:
             if self.index_of(optimizer) is not None:
                 updated = {id(p) for p in parameters_of(optimizer)}
@@ -172,7 +170,7 @@ class _ObservedClosure:
 
     def __call__(self) -> Any:  # noqa: ANN401 (whatever the user's closure returns)
         result = self._closure()
-        with _stepping:
+        with _stepping, OwnOperations():
             self._tap.after_evaluation(self._optimizer)
         return result
 
@@ -211,11 +209,6 @@ class _ClipObserver:
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
     """All parameters of all groups."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
-    # Rows of a sparse gradient that occur twice are not added up first: coalescing would wait for the device.
-    return gradient._values() if gradient.is_sparse else gradient
 
 
 def _no_scaler() -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from types import TracebackType
 
+from floatscope._log import logger
+
 __all__ = ["Guard", "swallowed"]
 
-_logger = logging.getLogger("floatscope")
 _counts: Counter[str] = Counter()
 
 
@@ -37,8 +37,8 @@ class Guard:
             return False
         _counts[self._place] += 1
         if _counts[self._place] == 1:
-            _logger.error(
-                "floatscope failed while %s; training goes on without that reading (logged once)",
+            logger.error(
+                "failed while %s; training goes on without that reading (logged once)",
                 self._place,
                 exc_info=error,
             )

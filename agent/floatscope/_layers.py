@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypedDict
 
@@ -12,9 +13,12 @@ import torch
 from torch import nn
 
 from floatscope import wire
+from floatscope._log import logger
 from floatscope._operands import CastsOperands
+from floatscope._record import encodable
 
 __all__ = ["Coverage", "LayerTable"]
+
 
 ROOT_NAME = "(model)"
 """The root module's qualified name is empty; a parameter of its own still needs a layer to belong to."""
@@ -50,6 +54,8 @@ class LayerTable:
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
+        self._unseen: dict[str, set[int]] = {}
+        self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
         uncalled: set[nn.Module] = set()
         for name, module in model.named_modules():
@@ -72,8 +78,8 @@ class LayerTable:
             self._entries.append(
                 wire.Layer(
                     index=index,
-                    name=name or ROOT_NAME,
-                    module_type=type(module).__name__,
+                    name=encodable(name) or ROOT_NAME,
+                    module_type=encodable(type(module).__name__),
                     parameters=sum(p.numel() for p in owned),
                 )
             )
@@ -97,6 +103,8 @@ class LayerTable:
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
         for index, module in self.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             if index in self.linear or next(module.children(), None) is None:
                 yield index, module
 
@@ -120,6 +128,22 @@ class LayerTable:
     def has_gradient(self, index: int) -> None:
         """Note that a gradient of the layer was read."""
         self._with_gradient.add(index)
+
+    def unseen(self, index: int, reason: str) -> None:
+        """Note why something of the layer could not be observed."""
+        self._unseen.setdefault(reason, set()).add(index)
+
+    def refuse_scale(self, index: int, kind: str, why: str) -> None:
+        """Note that a scale which the layer announced for ``kind`` makes no sense. Any thread."""
+        self._refused_scales[index] += 1
+        if self._refused_scales[index] == 1:
+            logger.warning(
+                "layer %s: the scale of its %s is left out: %s (said once a layer)",
+                self._entries[index].name,
+                kind,
+                why,
+            )
+        self.unseen(index, "a scale that was announced is not one positive finite number")
 
     def _replace(
         self, index: int, *, order: int | None = None, operands: tuple[wire.Operand, ...] | None = None
@@ -169,6 +193,8 @@ class LayerTable:
             why = None
             if index not in observable:
                 why = "the module contains others"
+                if isinstance(module, torch.jit.ScriptModule):
+                    why = "TorchScript takes no hooks"
             elif self._entries[index].order < 0:
                 why = "its forward was never called"
                 if index in self._uncalled:
@@ -179,6 +205,8 @@ class LayerTable:
                     why = "a gradient came, but no call of it was seen, as when it is compiled"
             if why is not None:
                 reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
+        for reason, layers in list(self._unseen.items()):
+            reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
         return {
             "trainable": len(trainable),
             "observed": len(self._with_gradient.intersection(trainable)),

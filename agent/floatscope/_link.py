@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -19,11 +21,24 @@ from websockets.typing import Subprotocol
 from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
+from floatscope._log import logger
 from floatscope._outbox import Outbox
 
-__all__ = ["Link", "Peer", "backoff_delays"]
+__all__ = ["Link", "Peer", "backoff_delays", "one_line"]
 
-logger = logging.getLogger("floatscope")
+
+# What the library says of a server that misbehaves would be a foreign traceback in the user's terminal.
+_silent = logging.getLogger("floatscope.websockets")
+_silent.disabled = True
+
+_SMALLEST_BLOCK = 64 << 10
+"""Least that a server may ask for as its largest block: below it a step does not fit, and every one would be lost."""
+
+
+def one_line(text: str, longest: int = 300) -> str:
+    """What a server says, fit for a terminal: one line of at most ``longest`` printable characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * longest]).split())
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
 
 def backoff_delays(rng: random.Random, *, shortest_s: float = 0.25, longest_s: float = 15.0) -> Iterator[float]:
@@ -71,6 +86,9 @@ class Link:
         self._timing = timing
         self._connection: ClientConnection | None = None
         self._unreachable = False
+        self._stored = self._lost = 0
+        self._stored_at = timing.clock()
+        self._stall_told = False
         self._epoch: str | None = None
         self.connections = 0
         self.max_block_bytes = wire.MAX_BLOCK_BYTES
@@ -81,6 +99,7 @@ class Link:
         while not self._duties.aborted():
             before = self._outbox.counts().acknowledged
             end = self._attempt()
+            self._notice_stall()
             if isinstance(end, wire.Refused) and not end.retryable:
                 return end
             if isinstance(end, wire.Bye):
@@ -93,7 +112,27 @@ class Link:
             self._pause(next(delays))
         return None
 
+    def _notice_stall(self) -> None:
+        """Tell once, while there is time to act, that a server which can be reached stores nothing."""
+        now, counts = self._timing.clock(), self._outbox.counts()
+        lost = sum(counts.lost.values())
+        if counts.acknowledged != self._stored or (not counts.waiting and lost == self._lost):
+            self._stored, self._stored_at, self._lost = counts.acknowledged, now, lost
+        if self._stall_told or self._unreachable or now - self._stored_at < self._timing.stall_s:
+            return
+        self._stall_told = True
+        logger.warning(
+            "the Floatscope server at %s can be reached but has stored nothing for %d s: %d records wait in memory, "
+            "%d are lost. Training goes on. Look at what the server logs and at its disk, or restart it; if another "
+            "program answers at that address, correct it. This is said once.",
+            self._peer.server_url,
+            now - self._stored_at,
+            counts.waiting,
+            lost,
+        )
+
     def _attempt(self) -> wire.Refused | wire.Bye | None:
+        welcomed = False
         try:
             with self._connect() as connection:
                 self._connection = connection
@@ -102,8 +141,11 @@ class Link:
                     if welcome.retryable:
                         self._warn(f"it refused: {welcome.message} ({welcome.hint})")
                     return welcome
+                welcomed = True
                 self._reached(welcome)
-                return Conversation(connection, welcome, self._outbox, self._duties, self._timing).run()
+                return Conversation(
+                    connection, welcome, self._outbox, self._duties, self._timing, turn=self._notice_stall
+                ).run()
         except InvalidStatus as error:
             status = error.response.status_code
             if status in (401, 403):
@@ -117,7 +159,7 @@ class Link:
             # A connection that worked and broke is tried again in silence; one that cannot be had is news.
             # RuntimeError: each connection needs a thread, and the process may be at its limit or (from Python 3.12
             # on) in its exit functions.
-            if self._connection is None:
+            if not welcomed:
                 self._warn(str(error) or type(error).__name__)
         finally:
             self._connection = None
@@ -140,6 +182,7 @@ class Link:
             # The protocol has beats of its own; this saves a thread.
             ping_interval=None,
             close_timeout=1.0,
+            logger=_silent,
         )
         # Without it a peer that stops reading blocks a send for a quarter of an hour.
         timeout_ms = int(1000 * self._timing.silence_s)
@@ -177,8 +220,10 @@ class Link:
 
     def _reached(self, welcome: wire.Welcome) -> None:
         self.connections += 1
-        self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, welcome.max_block_bytes)
+        self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, max(_SMALLEST_BLOCK, welcome.max_block_bytes))
         self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
+        if self.connections == 1 and self._identity.rank == 0:
+            self._tell_where()
         if self._epoch not in (None, welcome.epoch):
             # The outbox needs no more than ``last_seq`` to send again what it has and to declare the rest.
             logger.info(
@@ -191,6 +236,18 @@ class Link:
         if self._unreachable:
             logger.info("reached the Floatscope server at %s again", self._peer.server_url)
             self._unreachable = False
+            self._stored_at = self._timing.clock()
+
+    def _tell_where(self) -> None:
+        """Say, once and where everybody sees it, under which address the run can be looked at."""
+        run = self._identity.run
+        place = f"run {run} at {self._peer.server_url.rstrip('/')}/#/run/{quote(run, safe='')}"
+        logger.info("%s", place)
+        # INFO is invisible unless the user configures logging. A closed or full stderr is nobody's error.
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"floatscope: {place}\n")
+                sys.stderr.flush()
 
     def _warn(self, why: str) -> None:
         if self._unreachable or self._duties.aborted():
@@ -200,5 +257,5 @@ class Link:
             "cannot reach a Floatscope server at %s: %s. Training goes on and telemetry waits in memory; "
             "start the server with `floatscope server`, or correct the address. This is said once.",
             self._peer.server_url,
-            why,
+            one_line(why),
         )

@@ -12,7 +12,7 @@ __all__ = ["MemorySink"]
 
 
 class MemorySink:
-    """Keeps every record, without a limit. ``reason`` is that of ``close``, None before."""
+    """Keeps every record, without a limit. ``reason`` is that of ``finish``, None before."""
 
     def __init__(self) -> None:
         self.pending: list[PendingRecord] = []
@@ -23,9 +23,15 @@ class MemorySink:
         """Keep ``record``."""
         self.pending.append(record)
 
-    def close(self, reason: str) -> None:
+    def finish(self, reason: str) -> None:
         """Note the reason."""
         self.reason = reason
+
+    def close(self) -> None:
+        """Nothing is left to be sent."""
+
+    def abandon(self) -> None:
+        """Nothing is left to be sent."""
 
     def records(self) -> list[StepRecord]:
         """All records so far, in order of arrival; waits for their numbers."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -24,7 +27,8 @@ class Operand:
 
     ``scale`` is a number or a 0-d tensor on any device, which is copied and never waited for. ``scaling`` says where
     it comes from: "none", "static", "delayed" (from earlier steps) or "dynamic" (from this very tensor).
-    ``ValueError`` for an unknown format or scaling.
+    ``ValueError`` for an unknown format or scaling, a scale that is not one number, and a number that is not positive
+    and finite. The value of a tensor is not known yet: one that is zero, negative or NaN is left out of that reading.
     """
 
     format: str
@@ -35,6 +39,24 @@ class Operand:
         format_named(self.format)
         if self.scaling not in wire.SCALINGS:
             raise ValueError(f"unknown scaling {self.scaling!r}; known are {', '.join(wire.SCALINGS)}")
+        _check_scale(self.scale)
+
+
+def _check_scale(scale: object) -> None:
+    if isinstance(scale, numbers.Real):
+        if not 0 < float(scale) < math.inf:
+            raise ValueError(f"scale: expected a positive finite number, got {scale!r}")
+        return
+    # Only who holds a tensor has imported torch.
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(scale, torch.Tensor):
+        raise ValueError(f"scale: expected a number or a tensor of one element, got {type(scale).__name__}")
+    if scale.numel() != 1 or scale.is_complex() or scale.device.type == "meta":
+        shape = list(scale.shape)
+        raise ValueError(
+            f"scale: expected a tensor of one element, got {scale.dtype} of shape {shape} on {scale.device.type}; "
+            "scales of rows, columns or blocks are not observed"
+        )
 
 
 @runtime_checkable

@@ -73,7 +73,7 @@ def pack(records: Sequence[StepRecord], max_bytes: int, *, continued: bool = Fal
 
     A step too large for one block is cut by kind, then by layers, and all but the last of its bodies say that they
     are ``continued``; with ``continued`` the very last body does too. What cannot be cut (a single name longer than a
-    block) comes back as a ``Loss`` with reason "too_large".
+    block) comes back as a ``Loss`` with reason "too_large", what no message can hold with "unencodable".
     """
     limit = max_bytes - BLOCK_OVERHEAD
     group: list[StepRecord] = []
@@ -91,10 +91,10 @@ def pack(records: Sequence[StepRecord], max_bytes: int, *, continued: bool = Fal
 
 def _encode(group: Sequence[StepRecord], limit: int, *, continued: bool) -> Iterator[Batch | Loss]:
     # Only a guess at the size keeps most groups small enough; the encoded length decides.
-    body = _body(group, continued=continued)
-    data = wire.encode(body)
+    encoded = _encoded(group, continued=continued)
     first, last = min(record.step for record in group), max(record.step for record in group)
-    if len(data) <= limit:
+    if encoded is not None and len(encoded[1]) <= limit:
+        body, data = encoded
         yield Batch(
             first=first,
             last=last,
@@ -110,9 +110,9 @@ def _encode(group: Sequence[StepRecord], limit: int, *, continued: bool) -> Iter
         yield from _encode(group[:middle], limit, continued=False)
         yield from _encode(group[middle:], limit, continued=continued)
         return
-    parts = _cut(group[0])
+    parts = _cut(group[0]) if encoded is not None else []
     if not parts:
-        yield Loss(first=first, last=last, records=1, reason="too_large")
+        yield Loss(first=first, last=last, records=1, reason="unencodable" if encoded is None else "too_large")
         return
     *before, end = parts
     pieces = [
@@ -121,8 +121,17 @@ def _encode(group: Sequence[StepRecord], limit: int, *, continued: bool) -> Iter
     ]
     # The record counts once, with its last piece: only then is all of it on the server.
     for piece in pieces[:-1]:
-        yield replace(piece, records=0) if isinstance(piece, Batch) else piece
+        yield replace(piece, records=0)
     yield pieces[-1]
+
+
+def _encoded(group: Sequence[StepRecord], *, continued: bool) -> tuple[wire.Body, bytes] | None:
+    """None for something that no message can hold, which then costs its own record only."""
+    try:
+        body = _body(group, continued=continued)
+        return body, wire.encode(body)
+    except (TypeError, ValueError, OverflowError):  # a name with a lone surrogate, a number beyond 64 bits
+        return None
 
 
 def _estimate(record: StepRecord) -> int:

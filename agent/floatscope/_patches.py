@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
+
 from floatscope._guard import Guard
+from floatscope._own_ops import OwnOperations, why_not_now
 
 __all__ = ["Observer", "active_patches", "observe"]
 
@@ -28,12 +31,15 @@ class _Patch:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            # First of all, and without a context manager: so Dynamo traces the function as if nobody watched.
+            if torch.compiler.is_compiling() or why_not_now() is not None:
+                return original(*args, **kwargs)
             for observer in tuple(self.observers):
-                with guard:
+                with guard, OwnOperations():
                     observer.enter(args, kwargs)
             result = original(*args, **kwargs)
             for observer in tuple(self.observers):
-                with guard:
+                with guard, OwnOperations():
                     observer.leave(args, kwargs, result)
             return result
 

@@ -7,7 +7,7 @@ layer, shares of underflow and overflow) happens in ``resolve``, on the sender's
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,7 +90,9 @@ class Pending:
         previous_scale: torch.Tensor | None,
         events: tuple[wire.Event, ...],
         layers: tuple[wire.Layer, ...],
+        refuse_scale: Callable[[int, str, str], None],
     ) -> None:
+        self._refuse_scale = refuse_scale
         self.step = buffer.step
         self._parts = [
             _Facts(p.kind, p.layer, p.row.elements, p.format, p.loss_scaled, p.in_norm, p.sharded) for p in buffer.parts
@@ -124,7 +126,7 @@ class Pending:
         statistics = self._statistics.array((len(STATISTICS),), np.float64)
         hists = self._hists.array((BINS,), np.int64) if len(self._hists) else None
         carried = np.array([divisor if part.loss_scaled else 1.0 for part in self._parts])
-        coming = np.array([values[CAST, i, 0] for i in range(len(self._parts))])
+        coming = np.array([self._coming(part, values[CAST, i, 0]) for i, part in enumerate(self._parts)])
         summaries = []
         for kind in dict.fromkeys(part.kind for part in self._parts):
             rows = [i for i, part in enumerate(self._parts) if part.kind == kind]
@@ -143,6 +145,13 @@ class Pending:
             events=(*self._events, *events),
             layers=self.layers,
         )
+
+    def _coming(self, part: _Facts, scale: float) -> float:
+        # An infinite scale is reported: it comes of an all-zero tensor, and the cast gives NaN.
+        if scale > 0:
+            return scale
+        self._refuse_scale(part.layer, part.kind, f"it is {scale:g}")
+        return math.nan
 
 
 class _Facts(NamedTuple):
@@ -227,7 +236,7 @@ def _summary_rows(
         "absmin": (absmin / carried).astype(np.float32),
         "sum": sums[:, 3] / carried,
         "sumsq": sums[:, 4] / carried / carried,
-        "scale": (coming * carried).astype(np.float32),
+        "scale": np.where(np.isnan(coming), _missing(len(layers)), (coming * carried).astype(np.float32)),
     }
     names = ("under", "over_low", "over_high", "floor")
     if hists is None:

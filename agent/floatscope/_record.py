@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 
-__all__ = ["LostRecord", "PendingRecord", "RecordLostError", "Sink", "StepRecord", "SummaryRows"]
+__all__ = [
+    "LostRecord",
+    "NoThreadError",
+    "PendingRecord",
+    "RecordLostError",
+    "Sink",
+    "StepRecord",
+    "SummaryRows",
+    "encodable",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,11 @@ class StepRecord:
     events: tuple[wire.Event, ...] = ()
     layers: tuple[wire.Layer, ...] = ()
     devices: tuple[wire.Device, ...] = ()
+
+
+def encodable(name: str) -> str:
+    """``name`` with what UTF-8 has no bytes for (lone surrogates) as an escape: an "a" and one is "a\\ud800"."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class PendingRecord(Protocol):
@@ -88,11 +102,21 @@ class LostRecord:
         raise RecordLostError("internal")
 
 
+class NoThreadError(RuntimeError):
+    """The process may not start another thread."""
+
+
 class Sink(Protocol):
-    """Where records go. ``put`` never blocks and never raises; ``close`` flushes for at most 5 s."""
+    """Where records go: ``put``, then ``finish``, then ``close``. Only ``close`` waits."""
 
     def put(self, record: PendingRecord) -> None:
-        """Take over ``record``, or drop and count it."""
+        """Take over ``record``, or drop and count it. Never raises."""
 
-    def close(self, reason: str) -> None:
-        """Send what is left and stop."""
+    def finish(self, reason: str) -> None:
+        """No record follows, for ``reason``: begin to send what is left, for at most 5 s from now."""
+
+    def close(self) -> None:
+        """Wait until that is done, and stop."""
+
+    def abandon(self) -> None:
+        """Stop at once, whatever is left."""

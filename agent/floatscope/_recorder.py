@@ -14,11 +14,15 @@ from floatscope._config import Config
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand, format_of
+from floatscope._own_ops import OwnOperations
+from floatscope._record import encodable
 from floatscope._stats import Row, measure, merge_
 
 __all__ = ["Part", "Recorder", "Scalar", "StepBuffer"]
 
 _logging = Guard("a scalar was logged")
+_measuring = Guard("a tensor was measured")
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 Scalar = float | torch.Tensor
 """A number, or a one-element tensor whose value is fetched later."""
@@ -111,15 +115,34 @@ class Recorder:
         cast: Operand | None = None,
         loss_scaled: bool = False,
         merge: bool = False,
-    ) -> None:
+    ) -> bool:
         """Measure ``tensor`` now, as one part or merged into the part of its layer and kind. Never waits.
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
+        Says whether it was measured; the table keeps the reason why not.
         """
-        tensor, sharded = _local_part(tensor)
-        stored = format_of(tensor.dtype)
-        if stored is None or tensor.device.type == "meta":
-            return
+        reason = "it could not be measured"
+        with _measuring:
+            tensor, sharded = _local_part(tensor)
+            tensor = _stored_values(tensor)
+            reason = _why_not(tensor)
+            if not reason:
+                self._measure(kind, layer, tensor, cast, loss_scaled=loss_scaled, merge=merge, sharded=sharded)
+                return True
+        self.table.unseen(layer, f"{kind} not observed: {reason or 'it could not be measured'}")
+        return False
+
+    def _measure(
+        self,
+        kind: str,
+        layer: int,
+        tensor: torch.Tensor,
+        cast: Operand | None,
+        *,
+        loss_scaled: bool,
+        merge: bool,
+        sharded: bool,
+    ) -> None:
         row = measure(tensor, histogram=self.buffer.histograms)
         scale = cast.scale if cast is not None else 1.0
         if isinstance(scale, torch.Tensor):
@@ -127,6 +150,8 @@ class Recorder:
         if cast is not None:
             operand = wire.Operand(kind=kind, format=cast.format, role="cast", scaling=cast.scaling)
         else:
+            stored = format_of(tensor.dtype)
+            assert stored is not None, "_why_not has asked"
             operand = wire.Operand(kind=kind, format=stored, scaling="loss" if loss_scaled else "none")
         self.table.met(layer, operand)
         earlier = self.buffer.merged.get((kind, layer))
@@ -142,8 +167,8 @@ class Recorder:
     def log(self, scalars: Mapping[str, object]) -> None:
         """Attach the user's scalars to the step in progress; one that is no number costs no other."""
         for name, value in scalars.items():
-            with _logging:
-                self.buffer.scalars[name] = scalar_of(name, value)
+            with _logging, OwnOperations():
+                self.buffer.scalars[encodable(name)] = scalar_of(name, value)
 
 
 def scalar_of(name: str, value: object) -> Scalar:
@@ -154,6 +179,8 @@ def scalar_of(name: str, value: object) -> Scalar:
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise ValueError(f"scalar {name!r}: expected one number, got a tensor of shape {tuple(value.shape)}")
+        if value.device.type == "meta":
+            raise ValueError(f"scalar {name!r}: a tensor on the meta device has no value")
         # A copy, since the caller may go on working in place.
         value = value.detach().reshape(()).to(torch.float64, copy=True)
         return float(value) if value.device.type == "cpu" else value
@@ -171,3 +198,22 @@ def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
         return tensor, False
     local: torch.Tensor = tensor.to_local()
     return local, not all(placement.is_replicate() for placement in tensor.placements)
+
+
+def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sparse tensor the elements that it stores.
+
+    Rows of a gradient that occur twice are not added up first: coalescing would wait for the device.
+    """
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    return tensor.values() if tensor.layout in _COMPRESSED else tensor
+
+
+def _why_not(tensor: torch.Tensor) -> str:
+    """Why ``tensor`` cannot be measured; empty when it can."""
+    if tensor.device.type == "meta":
+        return "a tensor on the meta device has no values"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
+    return "" if format_of(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"

@@ -31,7 +31,8 @@ class ScalerTap:
         """Start observing the scaler's class."""
         self._gradients.keep_scale = self.keep_scale
         cls = type(self._scaler)
-        self._undo = [observe(cls, "_unscale_grads_", _Unscaling(self)), observe(cls, "update", _Updating(self))]
+        self._undo.append(observe(cls, "_unscale_grads_", _Unscaling(self)))
+        self._undo.append(observe(cls, "update", _Updating(self)))
 
     def remove(self) -> None:
         """Stop observing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -22,20 +21,23 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
-from floatscope._operands import CASTS, CastsOperands
+from floatscope._log import logger
+from floatscope._operands import CASTS, CastsOperands, Operand
+from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending
-from floatscope._record import LostRecord, PendingRecord, Sink
+from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
 
 __all__ = ["Scope", "watch"]
 
-_logger = logging.getLogger("floatscope")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
 _attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
+_ending_alone: list[tuple[threading.Thread, Sink]] = []
+"""Those that close the scopes of collected models. No daemon must be at work when the interpreter is torn down."""
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
@@ -61,24 +63,27 @@ class Scope:
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: torch.amp.GradScaler | None,
         config: Config,
-        sink: Sink,
+        sink: Callable[[], Sink],
     ) -> None:
+        """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
         self._recorder = Recorder(self._table, config)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
-        if self._scaler is not None:
-            self._scaler.install()
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
-        self._gradients.install()
-        self._activations = ActivationTap(self._recorder, model, self._gradients.keep_scale)
-        self._activations.install()
-        self._removals: list[Callable[[], None]] = [self._activations.remove, self._gradients.remove]
-        if self._scaler is not None:
-            self._removals.append(self._scaler.remove)
-        self._sink = sink
+        self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
+        try:
+            for tap in taps:
+                tap.install()
+            self._sink = sink()
+        except BaseException:
+            for remove in self._removals:
+                remove()
+            raise
         self._previous_scale: torch.Tensor | None = None
         self._last_end: float | None = None
         self._closed = False
@@ -89,7 +94,9 @@ class Scope:
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
-        atexit.register(self._at_exit)
+        # Functions run in the reverse order: this one before that of the sender, whose module may be newer.
+        atexit.unregister(_close_all_at_exit)
+        atexit.register(_close_all_at_exit)
 
     @property
     def coverage(self) -> Coverage:
@@ -128,6 +135,11 @@ class Scope:
         self._close("finished" if error is None else "failed")
 
     def _end_step(self) -> None:
+        # Also called by hooks, inside whatever surrounds the user's module.
+        with OwnOperations():
+            self._conclude_step()
+
+    def _conclude_step(self) -> None:
         recorder = self._recorder
         with _ending:
             if self._scaler is not None:
@@ -148,6 +160,7 @@ class Scope:
                 previous_scale=self._previous_scale,
                 events=self._coverage_events(finished.step),
                 layers=layers,
+                refuse_scale=self._table.refuse_scale,
             )
         if isinstance(record, LostRecord):
             self._coverage_due, self._coverage_sent = finished.step + 1, None
@@ -160,8 +173,8 @@ class Scope:
             return
         if not self._warned:
             self._warned = True
-            _logger.warning(
-                "an optimizer begins its second step without scope.step() in between: floatscope ends steps by itself, "
+            logger.warning(
+                "an optimizer begins its second step without scope.step() in between: steps end by themselves, "
                 "without a loss. Call scope.step(loss=loss) once after each optimizer.step()"
             )
         self._end_step()
@@ -203,43 +216,45 @@ class Scope:
         self._coverage_sent = detail
         return (wire.Event(step=step, kind="coverage", detail=detail),)
 
-    def _at_exit(self) -> None:
-        # The interpreter leaves the exception that ended the program here.
-        # An interactive session keeps the last of any number of errors there, and outlives them.
-        failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
-        self._close("failed" if failed else "finished")
-
     def _model_is_gone(self) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self._at_exit)
         _retired.extend(self._removals)
         # Nothing is to be read from a model that is half gone.
         self._weights_read = True
         self._coverage_due = sys.maxsize
         with _closing:
-            threading.Thread(target=self._end, args=("finished",), name="floatscope-close").start()
+            thread = threading.Thread(target=self._end, args=("finished",), name="floatscope-close", daemon=True)
+            thread.start()
+            _ending_alone[:] = [*(end for end in _ending_alone if end[0].is_alive()), (thread, self._sink)]
 
     def _close(self, reason: str) -> None:
         if self._closed:
             return
+        self._detach()
+        self._end(reason)
+
+    def _detach(self) -> None:
         self._closed = True
         model = self._on_collection.detach()
         if model is not None:
             _attached.pop(model[0], None)
-        atexit.unregister(self._at_exit)
         for remove in self._removals:
             with _closing:
                 remove()
-        self._end(reason)
 
     def _end(self, reason: str) -> None:
+        self._finish(reason)
+        with _closing:
+            self._sink.close()
+
+    def _finish(self, reason: str) -> None:
         with _closing:
             self._flush_scalars()
         with _closing:
-            self._sink.close(reason)
+            self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
@@ -265,6 +280,27 @@ def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
     return detail
 
 
+def _close_all_at_exit() -> None:
+    # The interpreter leaves the exception that ended the program here.
+    # An interactive session keeps the last of any number of errors there, and outlives them.
+    failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+    scopes = list(_attached.values())
+    try:
+        # All flush at once: then none waits longer than one would alone.
+        for scope in scopes:
+            scope._detach()
+            scope._finish("failed" if failed else "finished")
+        for scope in scopes:
+            with _closing:
+                scope._sink.close()
+        for thread, _ in _ending_alone:
+            thread.join()
+    except KeyboardInterrupt:
+        # Whoever does not want to wait need not, nor see where we were. The program has its exit status already.
+        for sink in (*(scope._sink for scope in scopes), *(sink for _, sink in _ending_alone)):
+            sink.abandon()
+
+
 def _remove_retired() -> None:
     while _retired:
         with _closing:
@@ -272,14 +308,15 @@ def _remove_retired() -> None:
 
 
 class _SilentScope(Scope):
-    """What ``watch`` returns with FLOATSCOPE_DISABLED=1: attached to nothing, sending nothing."""
+    """Attached to nothing, sending nothing: with FLOATSCOPE_DISABLED=1, and where no thread can be had."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reason: str) -> None:
         self.config = config
+        self._reason = reason
 
     @property
     def coverage(self) -> Coverage:
-        return {"trainable": 0, "observed": 0, "reasons": {"FLOATSCOPE_DISABLED is set": []}}
+        return {"trainable": 0, "observed": 0, "reasons": {self._reason: []}}
 
     def step(self, loss: object = None, **scalars: object) -> None:
         pass
@@ -314,9 +351,20 @@ def watch(
     the training goes on and records wait.
     """
     named = {name: value for name, value in (("run", run), ("server", server)) if value is not None}
-    chosen = configured(config, {**options, **named}, os.environ)
-    if disabled_by_environment():
-        return _SilentScope(chosen)
+    try:
+        chosen = configured(config, {**options, **named}, os.environ)
+        if disabled_by_environment():
+            return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
+        return _attach(model, optimizer, scaler, chosen, _sink)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever the properties and methods of the user's modules raise
+        raise ValueError(f"this cannot be watched: {type(error).__name__}: {error}") from error
+
+
+def _attach(
+    model: nn.Module, optimizer: Optimizers, scaler: torch.amp.GradScaler | None, chosen: Config, sink: Sink | None
+) -> Scope:
     optimizers = _checked(model, optimizer, scaler)
     _remove_retired()
     if model in _attached:
@@ -326,9 +374,13 @@ def watch(
                 f"run: this model is watched already, as the run {present or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
-        _logger.warning("this model is watched already: its scope stays as it is, and is returned")
+        logger.warning("this model is watched already: its scope stays as it is, and is returned")
         return _attached[model]
-    return Scope(model, optimizers, scaler, chosen, _sink or _sender(model, optimizers, scaler, chosen))
+    try:
+        return Scope(model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen))
+    except NoThreadError as error:
+        logger.warning("no thread could be started (%s): training goes on without telemetry", error)
+        return _SilentScope(chosen, "no thread could be started")
 
 
 def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequence[torch.optim.Optimizer]:
@@ -349,18 +401,40 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
         raise ValueError(f"scaler: expected torch.amp.GradScaler, got {type(scaler).__name__}")
     for name, module in model.named_modules():
+        if any(nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+            raise ValueError(
+                f"{name or 'model'}: its parameters have no shape yet; run one batch through the model first"
+            )
         if isinstance(module, CastsOperands):
-            unknown = set(module.floatscope_operands()) - set(CASTS)
-            if unknown:
-                raise ValueError(f"{name}: unknown operands {sorted(unknown)}; known are {', '.join(CASTS)}")
+            _check_operands(name, module)
     return optimizers
+
+
+def _check_operands(name: str, module: CastsOperands) -> None:
+    with OwnOperations():
+        try:
+            operands = dict(module.floatscope_operands())
+        except Exception as error:
+            raise ValueError(f"{name}: floatscope_operands() raised {type(error).__name__}: {error}") from error
+    if unknown := set(operands) - set(CASTS):
+        raise ValueError(f"{name}: unknown operands {sorted(unknown, key=str)}; known are {', '.join(CASTS)}")
+    for kind, operand in operands.items():
+        if not isinstance(operand, Operand):
+            raise ValueError(f"{name}: operand {kind}: expected floatscope.Operand, got {type(operand).__name__}")
 
 
 def _rank_and_world() -> tuple[int, int]:
     """From torch.distributed where it runs, else from what its launchers set."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def _number(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "").strip() or str(default)
+    if not value.isdecimal():
+        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
+    return int(value)
 
 
 def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:

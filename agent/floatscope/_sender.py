@@ -7,7 +7,6 @@ one talks to the server. They meet in the ``Outbox``, so a server that hangs sto
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import random
 import threading
@@ -23,15 +22,15 @@ import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._guard import Guard
-from floatscope._link import Link, Peer, backoff_delays
+from floatscope._link import Link, Peer, backoff_delays, one_line
+from floatscope._log import logger
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
-from floatscope._record import PendingRecord, RecordLostError, StepRecord
+from floatscope._record import NoThreadError, PendingRecord, RecordLostError, StepRecord
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
-logger = logging.getLogger("floatscope")
 
 _T = TypeVar("_T")
 _asking = Guard("devices were asked")
@@ -97,7 +96,8 @@ class Sender:
     """A ``Sink`` that speaks protocol v1 to ``server_url`` (http://HOST:PORT).
 
     ``token`` travels in the Authorization header only. ``config`` must be plain data. Raises ``ValueError`` for an
-    address or a configuration that cannot be used; after that nothing raises. In a forked child the copy is inert.
+    address or a configuration that cannot be used, ``NoThreadError`` without a thread; after that nothing raises. In a
+    forked child the copy is inert.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Sender:
         self._abort = threading.Event()
         self._reason = ""
         self._inert = False
-        self._closed = False
+        self._finished_at: float | None = None
         self._failure: str | None = None
         self._put = 0
         self._put_too_late = 0
@@ -153,9 +153,18 @@ class Sender:
             threading.Thread(target=self._guarded, args=(body, number), name=f"floatscope-{name}", daemon=True)
             for number, (name, body) in enumerate((("pack", self._pack_until_closed), ("send", self._talk)))
         ]
-        _living.add(self)
         for thread in self._threads:
+            self._start(thread)
+        _living.add(self)
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
             thread.start()
+        except RuntimeError as error:
+            # At the process's limit. What was started already ends by itself.
+            self._abort.set()
+            self._wake.set()
+            raise NoThreadError(str(error)) from None
 
     def _empty_queues(self) -> tuple[PendingQueue, Outbox]:
         limits = self._limits
@@ -171,33 +180,46 @@ class Sender:
         if self._inert:
             return
         self._put += 1
-        if self._failure is not None or self._closed:
+        if self._failure is not None or self._finished_at is not None:
             self._put_too_late += 1
             return
         if self._queue.put(record) >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
-    def close(self, reason: str) -> None:
-        """Send what is left for at most ``Limits.flush_s`` seconds, say goodbye with ``reason``, and stop."""
-        if self._inert or self._closed:
+    def finish(self, reason: str) -> None:
+        """Begin to send what is left, for at most ``Limits.flush_s`` seconds from now, and to say goodbye."""
+        if self._inert or self._finished_at is not None:
             return
-        self._closed = True
-        deadline = time.monotonic() + self._limits.flush_s
+        self._finished_at = time.monotonic()
         self._reason = reason
         self._closing.set()
         self._wake.set()
+
+    def close(self, reason: str = "finished") -> None:
+        """Wait until all is sent or the time is over, and stop. Without a ``finish`` before, that comes first."""
+        if self._inert:
+            return
+        self.finish(reason)
+        assert self._finished_at is not None
+        deadline = self._finished_at + self._limits.flush_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._abort.set()
-        _living.discard(self)
+        first = not self._abort.is_set()
+        self.abandon()
         stats = self.stats()
-        if stats.waiting and self._failure is None:
+        if first and stats.waiting and self._failure is None:
             logger.warning(
                 "%d records could not be delivered to %s within %g s and are lost",
                 stats.waiting,
                 self._server_url,
                 self._limits.flush_s,
             )
+
+    def abandon(self) -> None:
+        """Stop at once, whatever is left."""
+        self._abort.set()
+        self._wake.set()
+        _living.discard(self)
 
     def stats(self) -> SenderStats:
         """Counters as of now."""
@@ -306,8 +328,8 @@ class Sender:
         refused = self._link.run()
         if refused is not None:
             self._stop(
-                f"the Floatscope server at {self._server_url} refused: {refused.message} ({refused.hint}). "
-                "Training goes on without telemetry."
+                f"the Floatscope server at {self._server_url} refused: "
+                f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on without telemetry."
             )
 
     def _pause(self, seconds: float) -> None:
@@ -331,7 +353,7 @@ class Sender:
             body()
         except Exception as error:  # the one guard of both threads
             logger.debug("the sender failed", exc_info=True)
-            self._stop(f"Floatscope stopped sending after an internal error: {error!r}. Training goes on.")
+            self._stop(f"sending stopped after an internal error: {error!r}. Training goes on.")
         self._cpu_s[number] = time.thread_time()
 
     def _stop(self, why: str) -> None:
@@ -361,8 +383,15 @@ def _silence_children() -> None:
 
 
 def _close_all() -> None:
-    for sender in list(_living):
-        sender.close("exit")
+    senders = list(_living)
+    try:
+        for sender in senders:
+            sender.finish("exit")
+        for sender in senders:
+            sender.close()
+    except KeyboardInterrupt:
+        for sender in senders:
+            sender.abandon()
 
 
 os.register_at_fork(after_in_child=_silence_children)

@@ -21,6 +21,7 @@ PATCHABLE = (
     (torch.nn.utils, "clip_grads_with_norm_"),
     (torch.amp.GradScaler, "_unscale_grads_"),
     (torch.amp.GradScaler, "update"),
+    (torch.jit._recursive, "create_script_module"),
 )
 
 
@@ -36,9 +37,11 @@ def exceptions_pass() -> Iterator[None]:
 def nothing_is_left() -> Iterator[None]:
     """After a test no function is patched, no global hook is set and no thread of the agent runs."""
     originals = [vars(owner)[name] for owner, name in PATCHABLE]
+    getstate = vars(nn.Module).get("__getstate__")  # which older versions inherit
     yield
     assert active_patches() == []
     assert [vars(owner)[name] for owner, name in PATCHABLE] == originals
+    assert vars(nn.Module).get("__getstate__") is getstate
     assert not torch_optimizer._global_optimizer_pre_hooks
     assert not torch_optimizer._global_optimizer_post_hooks
     for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):

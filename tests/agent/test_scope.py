@@ -186,7 +186,7 @@ def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture
     optimizer = sgd(model)
     scope, sink = attach(model, optimizer, activations_every=1)
 
-    def broken(*args: object, **kwargs: object) -> None:
+    def broken(*args: object, **kwargs: object) -> bool:
         raise RuntimeError("statistics failed")
 
     scope._recorder.record = broken  # type: ignore[method-assign]
@@ -241,7 +241,7 @@ PROGRAM = """
 import sys, torch, floatscope
 from floatscope._memory import MemorySink
 class Telling(MemorySink):
-    def close(self, reason):
+    def finish(self, reason):
         print("closed", reason, flush=True)
 model = torch.nn.Linear(2, 2)
 scope = floatscope.watch(model, _sink=Telling())

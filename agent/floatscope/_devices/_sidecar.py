@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import msgspec
 
 from floatscope import wire
 from floatscope._devices._lines import Sample, decode_line
+from floatscope._log import logger
 
 __all__ = ["Sidecar"]
 
-logger = logging.getLogger("floatscope")
 
 _LONGEST_LINE = 1 << 20
 

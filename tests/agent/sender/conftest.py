@@ -55,6 +55,8 @@ class IngestDouble:
     max_in_flight: int = 8
     ack_delay_s: float = 0.0
     heartbeat_s: float = 10.0
+    max_block_bytes: int = wire.MAX_BLOCK_BYTES
+    welcomes: bool = True
     protocol: int = wire.PROTOCOL
     acks: bool = True
     deaf: bool = False
@@ -116,6 +118,8 @@ class IngestDouble:
         if self.refusal is not None:
             connection.send(wire.encode(self.refusal))
             return
+        if not self.welcomes:
+            connection.recv()
         connection.send(
             wire.encode(
                 wire.Welcome(
@@ -127,6 +131,7 @@ class IngestDouble:
                     wall_ns=time.time_ns(),
                     heartbeat_s=self.heartbeat_s,
                     max_in_flight=self.max_in_flight,
+                    max_block_bytes=self.max_block_bytes,
                 )
             )
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -107,3 +109,78 @@ def test_a_batch_refused_for_good_settles_itself_alone() -> None:
 def test_a_word_of_a_later_server_is_ignored(word: Any) -> None:  # noqa: ANN401 (whatever a socket gives)
     connection = Written(2, [word, ack(2)])
     assert talk(connection, steps=2).counts().acknowledged == 2
+
+
+class Endless:
+    """A connection whose server gives ``answer`` to each batch, or, asked for more, ``word`` all the time."""
+
+    def __init__(self, answer: Callable[[int], bytes | None], word: bytes | None = None) -> None:
+        self._answer, self._word = answer, word
+        self._ready: list[bytes] = []
+        self.batches = 0
+        self.received = 0
+
+    def send(self, data: bytes) -> None:
+        message = wire.decode_agent(data)
+        if isinstance(message, wire.Block | wire.Gap):
+            self.batches += 1
+            if (answer := self._answer(self.batches)) is not None:
+                self._ready.append(answer)
+
+    def recv(self, timeout: float) -> bytes:
+        if not self._ready and self._word is None:
+            raise TimeoutError
+        self.received += 1
+        return self._ready.pop(0) if self._ready else cast("bytes", self._word)
+
+
+def talk_for(seconds: float, connection: Endless, welcome: wire.Welcome = WELCOME) -> None:
+    outbox = Outbox(max_records=100, max_bytes=1 << 20)
+    for step in range(50):
+        body = wire.encode(wire.Body(first_step=step, steps=1))
+        outbox.append(Batch(first=step, last=step, records=1, body=body, crc=zlib.crc32(body)))
+    ticks = itertools.count()
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now = next(ticks) / 1000
+        return now
+
+    duties = Duties(beat=wire.Beat, farewell=lambda: None, aborted=lambda: now > seconds)
+    timing = Timing(clock=clock, silence_s=1e9)
+    Conversation(cast("Connection", connection), welcome, outbox, duties, timing).run()
+
+
+def test_a_server_that_expects_less_each_time_is_not_asked_in_a_loop() -> None:
+    def hole(batches: int) -> bytes:
+        return wire.encode(wire.Nack(seq=10**6, code="hole", message="", expected=10**6 - batches, retryable=True))
+
+    connection = Endless(hole)
+    talk_for(20.0, connection)
+    assert connection.batches < 50
+
+
+@pytest.mark.parametrize("word", [wire.encode(wire.Beat()), b"\xc1"])
+def test_a_flood_of_words_ends_the_connection(word: bytes) -> None:
+    connection = Endless(lambda batches: None, word)
+    with pytest.raises(wire.WireError, match="floods"):
+        talk_for(1000.0, connection)
+    assert connection.received < 2000
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.0, -1.0, math.nan])
+def test_absurd_wishes_are_kept_within_limits(heartbeat_s: float) -> None:
+    connection = Endless(lambda batches: ack(batches))
+    talk_for(5.0, connection, msgspec.structs.replace(WELCOME, heartbeat_s=heartbeat_s, max_in_flight=-3))
+    assert connection.batches == 50
+
+
+def test_an_endless_pause_is_cut() -> None:
+    def full(batches: int) -> bytes:
+        nack = wire.Nack(seq=1, code="full", message="", expected=1, retryable=True, retry_after_s=math.inf)
+        return wire.encode(nack) if batches == 1 else ack(batches)
+
+    connection = Endless(full)
+    talk_for(90.0, connection)
+    assert connection.batches > 1

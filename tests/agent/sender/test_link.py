@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from websockets.sync.server import ServerConnection, serve
 from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._config import Config
+from floatscope._conversation import Timing
 from floatscope._guard import Guard
 from floatscope._link import backoff_delays
 from floatscope._sender import Sender
@@ -208,7 +210,7 @@ def test_devices_that_fail_cost_nothing_else(
     assert sender.stats().failure is None
     assert readings.log.count("close") == (place != "close")
     assert [r.getMessage() for r in caplog.records if "devices were asked" in r.getMessage()] == [
-        "floatscope failed while devices were asked; training goes on without that reading (logged once)"
+        "floatscope: failed while devices were asked; training goes on without that reading (logged once)"
     ]
 
 
@@ -220,3 +222,29 @@ def test_close_twice_and_put_after_close(server: IngestDouble, sender_to: MakeSe
     sender.close("again")
     assert server.steps() == [0]
     assert sender.stats().lost == {"not_sending": 1}
+
+
+def test_where_the_run_is_to_be_seen_is_said_once_and_by_rank_0_alone(
+    server: IngestDouble, until: Until, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "floatscope")
+    for rank in (1, 0):
+        identity = wire.Identity(run="a b/50%", writer=str(rank) * 32, rank=rank, world=2)
+        sender = Sender(identity, f"{server.url}/", timing=Timing(poll_s=0.01))
+        until(lambda sender=sender: sender.stats().connections == 1)
+        if rank == 0:
+            server.stop()
+            server.start()
+            until(lambda sender=sender: sender.stats().connections == 2)
+        sender.close("over")
+    where = f"run a b/50% at {server.url}/#/run/a%20b%2F50%25"
+    assert capfd.readouterr().err.count(f"floatscope: {where}\n") == 1
+    assert [r.getMessage() for r in caplog.records if "run a b" in r.getMessage()] == [f"floatscope: {where}"]
+
+
+def test_every_message_says_that_it_is_ours(
+    sender_to: MakeSender, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender_to("http://127.0.0.1:9")
+    until(lambda: caplog.records)
+    assert all(record.getMessage().startswith("floatscope: ") for record in caplog.records)

@@ -210,9 +210,22 @@ def test_what_cannot_be_cut_is_a_declared_loss(step: MakeStep) -> None:
     giant = wire.Layer(index=0, name="x" * wire.MAX_BLOCK_BYTES, module_type="Linear")
     records = [step(4, layers=(giant,)).record, step(5).record]
     items = list(pack(records, wire.MAX_BLOCK_BYTES))
-    assert [item for item in items if isinstance(item, Loss)] == [Loss(first=4, last=4, records=1, reason="too_large")]
+    assert [item for item in items if isinstance(item, Loss)] == [Loss(first=4, last=4, records=0, reason="too_large")]
     steps = [np.frombuffer(body.scalars[0].steps, "<i8") for body in bodies_of([i for i in items if i.nbytes])]
     assert np.concatenate(steps).tolist() == [4, 5]
+
+
+@pytest.mark.parametrize("damage", [{"a\ud800": 1.0}, {"huge": 10**400}])
+def test_what_no_message_can_hold_costs_its_own_record(step: MakeStep, damage: dict[str, float]) -> None:
+    records = [step(n).record for n in range(5)]
+    records[2] = replace(records[2], scalars=damage)
+    items = list(pack(records, wire.MAX_BLOCK_BYTES))
+    assert [item for item in items if isinstance(item, Loss)] == [
+        Loss(first=2, last=2, records=1, reason="unencodable")
+    ]
+    bodies = bodies_of([item for item in items if isinstance(item, Batch)])
+    steps = [int(s) for body in bodies for series in body.scalars for s in np.frombuffer(series.steps, "<i8")]
+    assert steps == [0, 1, 3, 4]
 
 
 def test_an_empty_row_has_no_counts() -> None:

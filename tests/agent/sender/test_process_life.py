@@ -155,7 +155,7 @@ def test_exit_with_a_dead_server(kind: str) -> None:
 
 def test_exit_without_close_still_delivers(server: IngestDouble, until: Until) -> None:
     done, _ = _run(server.url, "")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, f"floatscope: run r at {server.url}/#/run/r\n")
     assert server.steps() == list(range(1000))
     until(lambda: isinstance(server.seen[-1], wire.Bye))
 

@@ -304,10 +304,11 @@ def test_one_warning_while_unreachable_and_word_when_back(
     server.start()
     sender.close("finished")
     assert server.steps() == [0]
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith(f"cannot reach a Floatscope server at {server.url}:")
+    first, where, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith(f"floatscope: cannot reach a Floatscope server at {server.url}:")
     assert "floatscope server" in first
-    assert second == f"reached the Floatscope server at {server.url} again"
+    assert where == f"floatscope: run r at {server.url}/#/run/r"
+    assert second == f"floatscope: reached the Floatscope server at {server.url} again"
 
 
 def test_final_refusal_warns_once_and_stops(

@@ -1,0 +1,111 @@
+"""What copies, pickles and scripts of a watched module are made of: everything but the hooks of ours.
+
+Copying and pickling ask ``__getstate__`` for what a module consists of. Scripting compiles the hooks that it finds
+on a module, and takes only those that are plain functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Unseen", "conceal"]
+
+_TABLES = ("_forward_hooks", "_forward_pre_hooks")
+
+
+class Unseen:
+    """Base of the hooks that stay out of copies, pickles and scripts."""
+
+    __slots__ = ()
+
+
+def conceal() -> Callable[[], None]:
+    """Keep hooks that are ``Unseen`` out of what is made from modules; returns the undoing."""
+    if not _undo:
+        _undo.append(_replace(nn.Module, "__getstate__", _shown_state(nn.Module.__getstate__)))
+        recursive = torch.jit._recursive
+        _undo.append(_replace(recursive, "create_script_module", _scripting(recursive.create_script_module)))
+    token = object()
+    _users.append(token)
+
+    def undo() -> None:
+        _users.remove(token)
+        while _undo and not _users:
+            _undo.pop()()
+
+    return undo
+
+
+_users: list[object] = []
+_undo: list[Callable[[], None]] = []
+
+
+def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:  # noqa: ANN401
+    before = vars(owner).get(name)
+    setattr(owner, name, ours)
+
+    def undo() -> None:
+        # Somebody may have put something else there since, which then stays.
+        if vars(owner).get(name) is ours:
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    return undo
+
+
+def _shown_state(inherited: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
+    def __getstate__(module: nn.Module) -> Any:  # noqa: ANN401, N807 (what the interpreter's own gives: a dict or a pair)
+        state = inherited(module)
+        attributes = state[0] if isinstance(state, tuple) else state
+        if not isinstance(attributes, dict):
+            return state
+        shown = {name: _without_ours(attributes[name]) for name in _TABLES if _has_ours(attributes.get(name))}
+        if not shown:
+            return state
+        return (attributes | shown, *state[1:]) if isinstance(state, tuple) else attributes | shown
+
+    return __getstate__
+
+
+def _has_ours(hooks: Any) -> bool:  # noqa: ANN401 (whatever a module keeps under that name)
+    return isinstance(hooks, dict) and any(isinstance(hook, Unseen) for hook in hooks.values())
+
+
+def _without_ours(hooks: dict[int, Any]) -> OrderedDict[int, Any]:
+    return OrderedDict((key, hook) for key, hook in hooks.items() if not isinstance(hook, Unseen))
+
+
+def _scripting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_script_module(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        with _taken_off(nn_module):
+            return original(nn_module, *args, **kwargs)
+
+    return create_script_module
+
+
+@contextmanager
+def _taken_off(model: nn.Module) -> Iterator[None]:
+    """Without the hooks of ours on ``model`` and all modules in it; afterwards each is back in its old place."""
+    tables = [m.__dict__[name] for m in model.modules() for name in _TABLES if _has_ours(m.__dict__.get(name))]
+    whole = [list(hooks.items()) for hooks in tables]
+    for hooks in tables:
+        shown = _without_ours(hooks)
+        hooks.clear()
+        hooks.update(shown)
+    try:
+        yield
+    finally:
+        for hooks, items in zip(tables, whole, strict=True):
+            added = [(key, hook) for key, hook in hooks.items() if key not in dict(items)]
+            hooks.clear()
+            hooks.update([*items, *added])

@@ -1,0 +1,69 @@
+"""Keeps the operations of ours apart from what is in force around a hook: modes, transforms, autograd, inference.
+
+A hook runs inside whatever surrounds the module. Selective activation checkpointing, for one, stores the results of
+operations in order and hands them out again in that order when it repeats the forward pass: an operation of ours
+among them, which the repetition lacks, would give the training somebody else's numbers.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+__all__ = ["OwnOperations", "why_not_now"]
+
+_TRANSFORMED = "inside a function transform (vmap, grad, jvp)"
+_TRACED = "inside a trace (jit.trace, export, make_fx)"
+
+
+def why_not_now() -> str | None:
+    """Why tensors have no values to measure at the moment; None when they have."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return _TRANSFORMED
+    if torch._C._get_tracing_state() is not None:
+        return _TRACED
+    if torch._C._len_torch_dispatch_stack() and any(
+        # Fake tensors, proxies and functional tensors; their modes are the only ones with a slot of their own.
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (
+            torch._C._TorchDispatchModeKey.FAKE,
+            torch._C._TorchDispatchModeKey.PROXY,
+            torch._C._TorchDispatchModeKey.FUNCTIONAL,
+        )
+    ):
+        return _TRACED
+    return None
+
+
+class OwnOperations:
+    """``with OwnOperations():`` no dispatch mode, function mode or saved-tensor hook sees the operations inside.
+
+    Nothing is recorded for a backward pass, and results are ordinary tensors under ``inference_mode`` too. Made anew
+    for each use.
+    """
+
+    __slots__ = ("_entered",)
+
+    def __init__(self) -> None:
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> None:
+        contexts: list[Any] = []
+        if torch._C._len_torch_dispatch_stack():
+            from torch.utils._python_dispatch import _disable_current_modes
+
+            contexts.append(_disable_current_modes())
+        if torch.is_inference_mode_enabled():
+            contexts.append(torch.inference_mode(mode=False))
+        contexts += [torch.no_grad(), torch._C.DisableTorchFunction()]
+        for context in contexts:
+            context.__enter__()
+            self._entered.append(context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        while self._entered:
+            self._entered.pop().__exit__(kind, error, traceback)
