@@ -168,10 +168,11 @@ class _GradientHook:
     def __call__(self, gradient: torch.Tensor) -> None:
         if torch.compiler.is_compiling() or why_not_now() is not None:
             return
-        if torch.is_grad_enabled() and not _accumulating(self._module):
-            return
-        with _hooking, OwnOperations():
-            self._tap.after_backward_of_output(self._layer, self._module, gradient)
+        with _hooking:
+            if torch.is_grad_enabled() and not _accumulating(self._module):
+                return
+            with OwnOperations():
+                self._tap.after_backward_of_output(self._layer, self._module, gradient)
 
 
 def _accumulating(module: nn.Module) -> bool:
@@ -184,7 +185,11 @@ def _accumulating(module: nn.Module) -> bool:
         return True
     with OwnOperations():
         node = torch.autograd.graph.get_gradient_edge(weight).node
-    return bool(torch._C._will_engine_execute_node(node))
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        # So it answers for a leaf that ``autograd.grad`` was asked for by name.
+        return True
 
 
 def _whole_base(output: torch.Tensor) -> torch.Tensor:
