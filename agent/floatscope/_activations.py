@@ -85,6 +85,8 @@ class ActivationTap:
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
         if not self._training():
+            if torch.is_grad_enabled():
+                recorder.table.evaluated(layer)
             return
         recomputing = _recomputing()
         if not recomputing:
@@ -166,8 +168,28 @@ class _GradientHook:
     def __call__(self, gradient: torch.Tensor) -> None:
         if torch.compiler.is_compiling() or why_not_now() is not None:
             return
-        with _hooking, OwnOperations():
-            self._tap.after_backward_of_output(self._layer, self._module, gradient)
+        with _hooking:
+            if torch.is_grad_enabled() and not _accumulating(self._module):
+                return
+            with OwnOperations():
+                self._tap.after_backward_of_output(self._layer, self._module, gradient)
+
+
+def _accumulating(module: nn.Module) -> bool:
+    """Whether this backward pass, which will be differentiated itself, computes the gradient of the layer's weight.
+
+    A gradient penalty asks for the gradient of the inputs first: what it does with the layers is not the training's.
+    """
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor) or not weight.requires_grad:
+        return True
+    with OwnOperations():
+        node = torch.autograd.graph.get_gradient_edge(weight).node
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:
+        # So it answers for a leaf that ``autograd.grad`` was asked for by name.
+        return True
 
 
 def _whole_base(output: torch.Tensor) -> torch.Tensor:

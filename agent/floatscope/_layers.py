@@ -54,6 +54,7 @@ class LayerTable:
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
+        self._evaluated: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
         self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
@@ -95,9 +96,11 @@ class LayerTable:
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
 
     def modules(self) -> Iterator[tuple[int, nn.Module]]:
-        """Every layer that still exists."""
+        """Every layer that is still a part of the model."""
+        model = self._model()
+        present = set(model.modules()) if model is not None else set()
         for index, reference in enumerate(self._modules):
-            if (module := reference()) is not None:
+            if (module := reference()) is not None and module in present:
                 yield index, module
 
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
@@ -124,6 +127,10 @@ class LayerTable:
         if operand not in known:
             others = tuple(o for o in known if o.kind != operand.kind)
             self._replace(index, operands=(*others, operand))
+
+    def evaluated(self, index: int) -> None:
+        """Note that a layer ran in eval mode, recording for a backward pass."""
+        self._evaluated.add(index)
 
     def has_gradient(self, index: int) -> None:
         """Note that a gradient of the layer was read."""
@@ -176,6 +183,31 @@ class LayerTable:
         }
         return {index for index, module in self.modules() if module in inside}
 
+    def _changes(self) -> dict[str, list[str]]:
+        """What was done to the model since it is watched, by reason."""
+        model = self._model()
+        if model is None:
+            return {}
+        present = dict(self.modules())
+        known = set(present.values())
+        gone = [entry.name for entry in self._entries if entry.index not in present]
+        replaced = [
+            self._entries[index].name
+            for index, module in present.items()
+            if any(self.layer_of(p) is None for p in module.parameters(recurse=False))
+        ]
+        added = [
+            encodable(name) or ROOT_NAME
+            for name, module in model.named_modules()
+            if module not in known and any(self.layer_of(p) is None for p in module.parameters(recurse=False))
+        ]
+        reasons = {
+            "not observed: removed from the model since it is watched": gone,
+            "gradients not observed: its parameters were replaced since the model is watched": replaced,
+            "not observed: added to the model since it is watched": added,
+        }
+        return {reason: names for reason, names in reasons.items() if names}
+
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
         reasons: dict[str, list[str]] = {}
@@ -184,7 +216,8 @@ class LayerTable:
         trainable = []
         for index, module in self.modules():
             owned = self.owned(index, module)
-            if any(p.requires_grad for p in owned):
+            # Replaced parameters belong to no layer, and still to the module.
+            if any(p.requires_grad for p in module.parameters(recurse=False) if self.layer_of(p) in (index, None)):
                 trainable.append(index)
                 if index not in self._with_gradient:
                     reasons.setdefault("no gradient was read", []).append(self._entries[index].name)
@@ -199,12 +232,16 @@ class LayerTable:
                 why = "its forward was never called"
                 if index in self._uncalled:
                     why = "MultiheadAttention uses its weight without calling it"
+                elif index in self._evaluated:
+                    why = "it ran in eval mode only"
                 elif index in compiled:
                     why = "it is compiled"
                 elif index in self._with_gradient:
                     why = "a gradient came, but no call of it was seen, as when it is compiled"
             if why is not None:
                 reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
+        for reason, names in self._changes().items():
+            reasons.setdefault(reason, []).extend(names)
         for reason, layers in list(self._unseen.items()):
             reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
         return {
