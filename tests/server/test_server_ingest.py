@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -158,7 +159,9 @@ def test_a_conversation_has_one_hello_and_it_comes_first(
 
 def test_a_frame_that_is_too_long_is_not_read(agent: MakeAgent) -> None:
     one = agent()
-    one.send(bytes(2 * wire.MAX_BLOCK_BYTES))
+    # The server does not wait for the rest of the frame, so it may hang up while the client still writes.
+    with suppress(ConnectionClosed):
+        one.send(bytes(2 * wire.MAX_BLOCK_BYTES))
     assert _end(one) == 1009
 
 
