@@ -14,7 +14,7 @@ from floatscope._demo.fp8 import Fp8Linear, roll_scales
 from floatscope._demo.model import GPT
 from floatscope._demo.schedule import learning_rate
 from floatscope._demo.text import batches, corpus
-from floatscope._record import PendingRecord, StepRecord
+from floatscope._memory import MemorySink
 
 __all__ = ["LIMITS", "Findings", "Recorder", "plain_loop"]
 
@@ -34,38 +34,23 @@ class Findings:
         return next((where for where, left in self.headroom.items() if left < bits), None)
 
 
-class Recorder:
+class Recorder(MemorySink):
     """Takes the agent's records in place of its sender."""
-
-    def __init__(self) -> None:
-        self.records: list[StepRecord] = []
-        self.casts: set[tuple[str, str]] = set()
-
-    def put(self, record: PendingRecord) -> None:
-        self.records.append(record.resolve())
-
-    def finish(self, reason: str) -> None:
-        """Nothing to flush."""
-
-    def close(self) -> None:
-        """Nothing to wait for."""
-
-    def abandon(self) -> None:
-        """Nothing to give up."""
 
     def headroom(self) -> dict[tuple[int, str, str], float]:
         """(step, layer, kind) -> bits left, of finite operands that are cast."""
         names: dict[int, str] = {}
+        casts: set[tuple[str, str]] = set()
         found: dict[tuple[int, str, str], float] = {}
-        for record in self.records:
+        for record in self.records():
             names.update((layer.index, layer.name) for layer in record.layers)
-            self.casts |= {(one.name, o.kind) for one in record.layers for o in one.operands if o.role == "cast"}
+            casts |= {(one.name, o.kind) for one in record.layers for o in one.operands if o.role == "cast"}
             for rows in record.summaries:
                 fields = rows.fields
                 for at, layer in enumerate(rows.layers.tolist()):
                     amax = float(fields["absmax"][at]) * float(fields["scale"][at])
                     finite = fields["nans"][at] == fields["infs"][at] == 0
-                    if (names[layer], rows.kind) in self.casts and finite and amax > 0:
+                    if (names[layer], rows.kind) in casts and finite and amax > 0:
                         found[record.step, names[layer], rows.kind] = math.log2(LIMITS[rows.kind] / amax)
         return found
 

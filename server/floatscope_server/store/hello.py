@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
+from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, writer_of
 from floatscope_server.store.parts import NANOSECONDS
 
 __all__ = ["greet", "refusal"]
@@ -192,15 +193,4 @@ def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello
     )
     session.add(row)
     session.flush()
-    assert row.number is not None
-    return KnownWriter(
-        id=row.id,
-        number=row.number,
-        rank=row.rank,
-        attempt=row.attempt,
-        agent=row.agent,
-        last_seq=0,
-        last_step=-1,
-        seen_at=now,
-        layer_map=LayerMap.empty(),
-    )
+    return replace(writer_of(row), layer_map=LayerMap.empty())

@@ -19,7 +19,7 @@ from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
 
-__all__ = ["KnownRun", "KnownSeries", "KnownWriter", "Ledger", "layer_of", "operands_json"]
+__all__ = ["KnownRun", "KnownSeries", "KnownWriter", "Ledger", "layer_of", "operands_json", "writer_of"]
 
 _PACE = 0.1
 """Weight of the newest step in the running mean of the time per step."""
@@ -199,7 +199,7 @@ class Ledger:
         layers = {
             layer.idx: layer_of(layer) for layer in session.exec(select(LayerRow).where(LayerRow.run_id == row.id))
         }
-        writers = [_writer_of(w) for w in session.exec(select(Writer).where(Writer.run_id == row.id))]
+        writers = [writer_of(w) for w in session.exec(select(Writer).where(Writer.run_id == row.id))]
         run = KnownRun(
             id=row.id,
             name=row.name,
@@ -237,7 +237,8 @@ def _series_of(row: ScalarSeries) -> KnownSeries:
     )
 
 
-def _writer_of(row: Writer) -> KnownWriter:
+def writer_of(row: Writer) -> KnownWriter:
+    """A writer as its row tells; the layer map stays in the row until it is needed."""
     seen: datetime = row.last_seen_at
     assert row.number is not None
     return KnownWriter(
