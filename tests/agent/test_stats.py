@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import floatscope
-from floatscope import _stats
 from floatscope._stats import STATISTICS, measure, merge_, row_summary
+from floatscope._stats import _reference as _stats
 from floatscope._summary import BINS, Summary, magnitude_of_bits
 
 Array: TypeAlias = NDArray[np.float32]

@@ -8,15 +8,16 @@ reduction. Work is cut into pieces, so temporary memory stays bounded however la
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from floatscope._stats._rows import Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
-__all__ = ["ADDING", "STATISTICS", "Row", "measure", "merge_", "row_summary", "summarize"]
+__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "row_summary", "summarize"]
 
 STATISTICS = ("zeros", "nans", "infs", "sum", "sumsq", "absmax_bits", "minus_absmin_bits")
 ADDING = 5
@@ -162,3 +163,38 @@ def summarize(tensor_or_tensors: torch.Tensor | Iterable[torch.Tensor], *, scale
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ValueError(f"summarize takes floating-point tensors, got {kind}")
     return Summary.merged(row_summary(measure(tensor, histogram=True, divisor=scale)) for tensor in tensors)
+
+
+class Reference:
+    """The variant in plain torch, for every device."""
+
+    name = "torch"
+    samples_histogram = False
+
+    def plan(self, at: Sequence[int]) -> _Plan:
+        """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
+        return _Plan(self, tuple(at))
+
+    def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
+        """Merge the statistics of ``tensor`` into one row."""
+        row = measure(tensor, histogram=hist is not None)
+        zeros, nans, infs, total, squares, absmax, minus_absmin = row.statistics.unbind()
+        adding = torch.stack([zeros, nans, infs]).to(torch.int64)
+        words[: WordAt.ABSMAX] += adding
+        extremes = torch.stack([absmax, minus_absmin + INFINITY_BITS]).to(torch.int64)
+        torch.maximum(words[WordAt.ABSMAX : WordAt.SUM], extremes, out=words[WordAt.ABSMAX : WordAt.SUM])
+        words[WordAt.SUM : WordAt.ELEMENTS].view(torch.float64).add_(torch.stack([total, squares]))
+        words[WordAt.ELEMENTS] += row.elements
+        words[WordAt.TENSORS] += 1
+        if hist is not None and row.hist is not None:
+            hist += row.hist.to(torch.int32)
+            words[WordAt.SAMPLED] += row.elements
+
+
+class _Plan:
+    def __init__(self, variant: Reference, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
+
+    def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
+        for at, tensor in zip(self._at, tensors, strict=True):
+            self._variant.measure(tensor, rows.words[at], rows.hist[at] if histogram else None)
