@@ -22,7 +22,7 @@ WIDEST = {"activations": 1000, "histograms": 1000, "weights": 10_000, "gradients
 _WARM_UP = 2
 """Steps whose cost says nothing: memory is allocated and code compiled in them."""
 _DECIDE_EVERY = 8
-_STEPS = 31
+_STEPS = 63
 """Newest steps whose median is taken for the time of a step; a stall or a slow batch among them does not count."""
 _SAMPLES = 5
 """Newest readings of a kind whose median is taken."""
@@ -30,8 +30,10 @@ _LONGEST_JUMP = 8
 """Times that an interval grows at most before the kind was read once more: one reading may have met a stall."""
 _AIM = 0.85
 """Of the budget: what widening aims at, so that noise does not ask for it again at once."""
-_NARROW_BELOW = 0.7
+_NARROW_BELOW = 0.65
 """Of the budget: what a narrower interval may come to."""
+_PLAIN_EXCESS = 1.5
+"""Of the budget: more is acted upon at once, less if the next look finds it again."""
 _NEGLIGIBLE = 0.05
 """Of the budget: a kind that costs less is not widened, nothing would be gained by it."""
 _DWELL = 64
@@ -111,6 +113,7 @@ class Governor:
         self._decided = self._changed = 0
         self._dwell = _DWELL
         self._narrowed: int | None = None
+        self._exceeded = False
         self._spent_s = self._trained_s = 0.0
 
     def due(self, kind: str, step: int) -> bool:
@@ -172,8 +175,11 @@ class Governor:
     def _decide(self) -> Iterator[Change]:
         model = self._model()
         share = model.share(self.every)
-        if share > self._allowed:
+        exceeded, self._exceeded = self._exceeded, share > self._allowed
+        if share > _PLAIN_EXCESS * self._allowed or (exceeded and self._exceeded):
             wanted = self._widened(model)
+        elif self._exceeded:
+            return
         elif self._seen - self._changed >= self._dwell:
             wanted = self._narrowed_once(model)
         else:
