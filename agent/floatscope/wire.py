@@ -2,8 +2,8 @@
 
 Messages are msgpack, one tagged Struct each. Numbers travel as raw little-endian blocks (``Field.data``), so NaN
 payloads and infinities survive. What happened in one optimizer step on one rank travels in one ``Body`` or, when it is
-too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``. A flight recorder's dump
-travels in bodies of its own, which hold nothing else.
+too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``. The dump of a flight
+recorder travels in bodies of its own, which hold nothing else.
 
 A batch is ``(writer, seq)`` with ``seq`` gapless from 1: ``Block`` and ``Gap`` consume one each. The server keeps the
 last ``seq`` per writer in the transaction that stores the data, acknowledges what it has already, and answers a hole
