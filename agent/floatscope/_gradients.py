@@ -21,7 +21,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
-_stepping = Guard("an optimizer stepped")
+_stepping = Guard("an optimizer stepped", charge="gradients")
 
 
 class GradientTap:
