@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from time import perf_counter_ns
 
 __all__ = ["CHARGES", "begin", "drain", "end"]
 
 CHARGES = ("gradients", "activations", "weights", "step")
 
-_spent: Counter[str] = Counter()
+_spent = dict.fromkeys(CHARGES, 0)
+_total = 0
+_open: list[tuple[int, int]] = []
+"""Of each ``begin`` without an ``end`` its time in nanoseconds, and ``_total`` then.
 
-
-class _Open(threading.local):
-    """What is being measured on a thread: for each, nanoseconds of others inside it and its start."""
-
-    def __init__(self) -> None:
-        self.stack: list[int] = []
-
-
-_open = _Open()
+One list for all threads (one for each costs 0.4 us more): while autograd's threads run our hooks, the training's waits
+for them. Where two do run at once each may be charged with the other's time, and nothing else happens.
+"""
 
 
 def begin() -> None:
-    """Time that passes from now on is the agent's. Takes about 0.2 us, like ``end``."""
-    stack = _open.stack
-    stack.append(0)
-    stack.append(perf_counter_ns())
+    """Time that passes from now on is the agent's. With its ``end`` this takes about 0.5 us."""
+    _open.append((perf_counter_ns(), _total))
 
 
 def end(charge: str) -> None:
     """Charge the time since the last ``begin`` that has no ``end``, without what was charged within it."""
-    stack = _open.stack
-    took = perf_counter_ns() - stack.pop()
-    own = took - stack.pop()
-    if stack:
-        stack[-2] += took
-    # Of two threads at once one may be lost: autograd's run while the training's waits for them.
+    global _total
+    started, before = _open.pop()
+    own = perf_counter_ns() - started - (_total - before)
+    _total += own
     _spent[charge] += own
 
 
 def drain() -> dict[str, float]:
     """Seconds by charge since the last call, of the whole process: whoever watches two models pays for both."""
     spent = {charge: 1e-9 * _spent[charge] for charge in CHARGES}
-    _spent.clear()
+    _spent.update(dict.fromkeys(CHARGES, 0))
     return spent
