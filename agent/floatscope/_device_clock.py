@@ -23,15 +23,24 @@ def reading_of(kind: str) -> str:
     return _READINGS.get(kind, "activations")
 
 
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 class DeviceClock:
     """``seconds`` holds what the newest measured step took, by reading; readings on the host take no device time.
 
     Events cost the host some 5 us a pair, so only steps between ``start_step(wanted=True)`` and the next are measured.
     """
 
-    def __init__(self, event: Callable[[], torch.cuda.Event] | None = None) -> None:
+    def __init__(
+        self,
+        event: Callable[[], torch.cuda.Event] = _timing_event,
+        stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.current_stream,
+    ) -> None:
         self.seconds: dict[Key, float] = {}
-        self._event = event or _timing_event
+        self._event = event
+        self._stream = stream
         self._wanted = False
         self._step: list[tuple[Key, torch.cuda.Event, torch.cuda.Event]] = []
         self._under_way: deque[list[tuple[Key, torch.cuda.Event, torch.cuda.Event]]] = deque()
@@ -43,9 +52,9 @@ class DeviceClock:
             yield
             return
         first, last = self._event(), self._event()
-        first.record(torch.cuda.current_stream(device))
+        first.record(self._stream(device))
         yield
-        last.record(torch.cuda.current_stream(device))
+        last.record(self._stream(device))
         self._step.append(((reading_of(kind), histogram), first, last))
 
     def start_step(self, *, wanted: bool) -> None:
@@ -59,10 +68,6 @@ class DeviceClock:
                 total[key] += 1e-3 * first.elapsed_time(last)
             self.seconds.update(total)
         self._wanted = wanted and len(self._under_way) < _UNDER_WAY
-
-
-def _timing_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _passed(event: torch.cuda.Event) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -60,7 +59,6 @@ class Sampling:
         self._last_cpu_s = 0.0
         self._steps = 0
         self._typical_s = 0.0
-        self._competes = False
         self._events: list[wire.Event] = []
 
     def wanted(self, step: int) -> Wanted:
@@ -123,14 +121,13 @@ class Sampling:
                 readings[kind] = seconds + self.clock.seconds.get((kind, read.histograms), 0.0)
             else:
                 fixed += seconds
-        if self._steps % _REPORT_EVERY == 0:
-            self._competes = self._on_host and torch.get_num_threads() >= _cores()
         cost = StepCost(
             step_s=step_s,
             fixed_s=fixed,
             readings=readings,
             histograms=read.histograms,
-            background_s=background if self._competes else 0.0,
+            # Where the host computes, our threads take its cores, and the interpreter between two operations.
+            background_s=background if self._on_host else 0.0,
         )
         self._typical_s += 0.1 * (step_s - self._typical_s)
         for change in self._governor.observe(cost, suspended=self._focus_left > 0):
@@ -148,8 +145,3 @@ class Sampling:
 
     def _tell(self, step: int, kind: str, detail: dict[str, str | int | float | bool | None]) -> None:
         self._events.append(wire.Event(step=step, kind=kind, detail=detail))
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
