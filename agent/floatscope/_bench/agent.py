@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+import floatscope
 from floatscope._bench.catalogue import MODELS, RECORDERS, Plan
-from floatscope._bench.compiled import MODES, Compilation, compiled, compiled_in_turns, forget
+from floatscope._bench.compiled import MODES, Compilation, compile_now, compiled_in_turns, forget
 from floatscope._bench.host import HostCost, host_cost
 from floatscope._bench.machine import describe, version_of
 from floatscope._bench.method import Series, measure, run_steps
@@ -106,14 +107,14 @@ class _Bench:
 
     def _row(self, name: str, figures: Callable[[], Row]) -> Row:
         spec = RECORDERS[name]
-        row: Row = {"name": name, "about": spec.about, "version": version_of(spec.package) if spec.package else None}
+        row: Row = {"name": name, "about": spec.about, "version": _version(spec.package)}
         if missing := spec.missing():
             return {**row, "status": "not installed", "install": f"pip install {missing}"}
         try:
             row |= {"status": "measured", **figures()}
         except Exception as error:  # noqa: BLE001 (a peer may raise anything, and the others are still of interest)
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        self._report(f"{self._where()}: {spec.about}: {row['status']}")
+        self._report(f"{self._where()}: {spec.about}: {_said(row)}")
         return row
 
     def _where(self) -> str:
@@ -134,23 +135,23 @@ class _Bench:
 
     def _compiled_rows(self) -> list[Row]:
         make = partial(Training, self._model, self._device, self._mode)
-        base, without = compiled(make, Recorder(1))
+        base = make()
+        without = compile_now(base, Recorder(1))
         rows = [self._row(name, partial(self._compiled, make, base, without, name)) for name in self._plan.recorders]
         del base
         forget()
         return rows
 
     def _compiled(self, make: Callable[[], Training], base: Training, without: Compilation, name: str) -> Row:
-        recorder, spec = _maker(name)(1), RECORDERS[name]
+        recorder, watched = _maker(name)(1), make()
+        begin = time.perf_counter()
+        recorder.attach(watched)
         try:
-            watched, compilation = compiled(make, recorder)
-            begin = time.perf_counter()
-            try:
-                series = compiled_in_turns(base, watched, recorder, self._plan.pairs, spec.seconds)
-                later = Compilation.since(begin)
-            finally:
-                recorder.detach()
+            compilation = compile_now(watched, recorder)
+            series = compiled_in_turns(base, watched, recorder, self._plan.pairs, RECORDERS[name].seconds)
+            later = Compilation.since(begin)
         finally:
+            recorder.detach()
             recorder.close()
         del watched
         self._free()
@@ -183,6 +184,18 @@ class _Bench:
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _version(package: str) -> str | None:
+    # The sources may be in use without being installed.
+    return floatscope.__version__ if package == "floatscope" else version_of(package) if package else None
+
+
+def _said(row: Row) -> str:
+    if row["status"] != "measured":
+        return f"{row['status']}: {row['error']}"
+    low, high = row["added_ms_quartiles"]
+    return f"{row['added_ms']:.3f} ms [{low:.3f}, {high:.3f}], {row['percent']:.2f} % of {row['base_ms']:.2f} ms"
 
 
 def _maker(name: str) -> Callable[[int], Recorder]:

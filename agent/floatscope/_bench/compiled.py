@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -14,7 +13,7 @@ from floatscope._bench.method import Series, run_steps
 from floatscope._bench.recorders import Recorder
 from floatscope._bench.training import Training
 
-__all__ = ["MODES", "Compilation", "compiled", "compiled_in_turns"]
+__all__ = ["MODES", "Compilation", "compile_now", "compiled_in_turns", "forget"]
 
 MODES = {"cuda": ("default", "reduce-overhead"), "cpu": ("default",)}
 """Of torch.compile, by device: CUDA graphs are what the second adds."""
@@ -44,14 +43,12 @@ class Compilation:
         )
 
 
-def compiled(make: Callable[[], Training], recorder: Recorder) -> tuple[Training, Compilation]:
-    """A training that was compiled with ``recorder`` attached, after its first steps."""
+def compile_now(training: Training, recorder: Recorder) -> Compilation:
+    """Take the first steps of ``training``, with ``recorder`` attached."""
     counters.clear()
     begin = time.perf_counter()
-    training = make()
-    recorder.attach(training)
     run_steps(training, recorder, _WARM)
-    return training, Compilation.since(begin)
+    return Compilation.since(begin)
 
 
 def compiled_in_turns(base: Training, watched: Training, recorder: Recorder, pairs: int, seconds: float) -> Series:

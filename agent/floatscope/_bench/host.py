@@ -19,7 +19,7 @@ from floatscope._bench.training import Training
 __all__ = ["HostCost", "host_cost"]
 
 _STEPS = 8
-_SECONDS = 3.0
+_SECONDS = 1.5
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 
 

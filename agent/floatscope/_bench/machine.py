@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+import floatscope
+
 __all__ = ["describe", "version_of"]
 
 
@@ -25,7 +27,7 @@ def describe(device: torch.device) -> dict[str, str | int | None]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "triton": version_of("triton"),
-        "floatscope": version_of("floatscope"),
+        "floatscope": floatscope.__version__,
     }
 
 

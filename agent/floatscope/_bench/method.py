@@ -18,9 +18,11 @@ __all__ = ["Series", "in_turns", "measure", "paired"]
 
 _WARM = 4
 """Steps before any that count: an even number, so that the parity of the steps stays."""
+_WARM_PERIOD = 10
+"""The same before a whole period, of which any stretch has everything once."""
 _BLOCK = 8
-"""Steps of a block of a recorder that does the same in each."""
-_BASE_BLOCK = 20
+"""Most steps of a block of a recorder that does the same in each."""
+_BASE_BLOCK = 12
 """Most steps of a block without the recorder."""
 _BLOCKS = 6
 
@@ -82,28 +84,34 @@ def paired(training: Training, recorder: Recorder, pairs: int, seconds: float) -
 def in_turns(training: Training, recorder: Recorder, period: int, seconds: float) -> Series:
     """Blocks with the recorder, each compared with the blocks without it before and after.
 
-    A block is compared by its median step, or by its mean step if what the recorder does repeats after ``period`` > 1
-    steps: then the block has that many. At least one block, at most six or what ``seconds`` allow.
+    Each step counts, against the median of those around its block. Where what the recorder does repeats after
+    ``period`` > 1 steps, a block has that many, and its mean counts, against the mean of those around it. At least one
+    block, at most six or what ``seconds`` allow.
     """
-    typical = fmean if period > 1 else median
     length = period if period > 1 else _BLOCK
-    series = Series("blocks")
-    began = time.perf_counter()
+    series = Series("blocks" if period > 1 else "steps")
+    began, blocks = time.perf_counter(), 0
     before = _without(training, min(length, _BASE_BLOCK))
-    while _another(len(series.added), time.perf_counter() - began, seconds):
+    while _another(blocks, time.perf_counter() - began, seconds):
         recorder.attach(training)
         try:
-            run_steps(training, recorder, min(length, 10) if period > 1 else 2)
+            warm = run_steps(training, recorder, min(length, _WARM_PERIOD) if period > 1 else 2)
+            if period == 1:
+                length = max(1, min(length, int(1e3 * seconds / 2 / warm[-1])))
             _reset_peak(training)
             times = run_steps(training, recorder, length)
             series.peak_bytes = _peak(training)
         finally:
             recorder.detach()
         after = _without(training, min(length, _BASE_BLOCK))
-        series.added.append(typical(times) - (typical(before) + typical(after)) / 2)
+        if period > 1:
+            series.added.append(fmean(times) - (fmean(before) + fmean(after)) / 2)
+        else:
+            around = median(before + after)
+            series.added += [ms - around for ms in times]
         series.base += before
         series.steps += length
-        before = after
+        before, blocks = after, blocks + 1
     series.base += before
     return series
 

@@ -17,7 +17,7 @@ _NOWHERE = "http://127.0.0.1:9"
 """Nothing listens there: records are made and queued, as while a server is down."""
 _NEVER = 1_000_000_000
 _SLOTS = 4
-_HALF_SMALLEST = 2.0**-14  # fp16's smallest normal number
+_FP16_MIN_NORMAL = 2.0**-14
 
 
 class Recorder:
@@ -184,7 +184,7 @@ def _of_one(x: torch.Tensor) -> torch.Tensor:
             (size == 0).sum().float(),
             x.isnan().sum().float(),
             x.isinf().sum().float(),
-            (size < _HALF_SMALLEST).sum().float(),
+            (size < _FP16_MIN_NORMAL).sum().float(),
             x.sum(),
             x.square().sum(),
         )
