@@ -164,7 +164,8 @@ class _Bench:
 
     def _figures(self, name: str, series: Series) -> Row:
         base, added = median(series.base), median(series.added)
-        low, _, high = quantiles(series.added, n=4) if len(series.added) > 1 else (added, added, added)
+        # "inclusive" keeps the quartiles of a few values among them.
+        low, _, high = quantiles(series.added, n=4, method="inclusive") if len(series.added) > 1 else [added] * 3
         reads = RECORDERS[name].reads
         limit = 1e3 * sum(self._bytes.get(group, 0) for group in reads) / self._bandwidth if reads else None
         return {
