@@ -42,6 +42,7 @@ class Series:
 
 def measure(training: Training, make: Callable[[int], Recorder], spec: RecorderSpec, pairs: int) -> Series:
     """In the form that fits ``spec``."""
+    gc.collect()
     recorder = make(2 if spec.paired else 1)
     try:
         if spec.paired:
@@ -131,7 +132,6 @@ def run_steps(training: Training, recorder: Recorder, count: int) -> list[float]
 
     Waits for the device before the first and after the last.
     """
-    gc.collect()
     training.wait()
     clock: _DeviceClock | _HostClock = _DeviceClock() if training.device.type == "cuda" else _HostClock()
     clock.mark()
