@@ -35,6 +35,8 @@ class ActivationTap:
         self._keep_scale = keep_scale
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
+        self._forward_waits = False
+        """Whether outputs may wait to be measured, which hold memory that backward passes need."""
         self._coming: dict[int, Mapping[str, Operand]] = {}
         self._undo: list[Callable[[], None]] = []
 
@@ -96,19 +98,28 @@ class ActivationTap:
             recorder.table.executed(layer)
         if not recorder.buffer.activations:
             return
+        self._forward_waits = True
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
         casts = self._coming.pop(layer, {})
         if not recomputing:
-            given = _first_tensor(args)
-            with OwnOperations():
-                if out is not None:
-                    recorder.record("act", layer, out, later=True)
-                if linear and given is not None:
-                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), later=True)
+            given = _first_tensor(args) if linear else None
+            if out is not None and not recorder.defer("act", layer, out):
+                with OwnOperations():
+                    recorder.record("act", layer, out)
+            cast = casts.get("act_in")
+            if given is not None and (cast is not None or not recorder.defer("act_in", layer, given)):
+                with OwnOperations():
+                    recorder.record("act_in", layer, given, cast=cast, later=True)
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
+
+    def end_forward(self) -> None:
+        """Measure the outputs that wait for it."""
+        self._forward_waits = False
+        with OwnOperations():
+            self._recorder.flush()
 
     def _training(self) -> bool:
         # A layer can outlive its model as a part of another one.
@@ -117,12 +128,23 @@ class ActivationTap:
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
+        recorder = self._recorder
+        if self._forward_waits:
+            self.end_forward()
+        cast = None
+        if layer in recorder.table.casting:
+            with OwnOperations():
+                cast = self._announced(layer, module).get("act_grad")
         loss_scaled = self._keep_scale()
-        self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, later=True)
+        if cast is None and recorder.defer("act_grad", layer, gradient, loss_scaled=loss_scaled):
+            return
+        with OwnOperations():
+            recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, later=True)
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        if self._forward_waits and not _recomputing():
+            self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
             return
@@ -167,8 +189,7 @@ class _GradientHook:
         with _hooking:
             if torch.is_grad_enabled() and not _accumulating(self._module):
                 return
-            with OwnOperations():
-                self._tap.after_backward_of_output(self._layer, self._module, gradient)
+            self._tap.after_backward_of_output(self._layer, self._module, gradient)
 
 
 def _accumulating(module: nn.Module) -> bool:

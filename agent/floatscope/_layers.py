@@ -95,6 +95,10 @@ class LayerTable:
         """All parameters that belong to a layer."""
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
 
+    def elements(self, index: int) -> int:
+        """Elements of the parameters that the layer owns."""
+        return self._entries[index].parameters
+
     def layers_on(self, device: torch.device) -> list[int]:
         """Layers that own a parameter there, in order."""
         owned = ((reference(), layer) for reference, layer in self._layer_of.values())

@@ -109,6 +109,8 @@ class Recorder:
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
         self._batches: dict[torch.device, Batch] = {}
+        self.generation = 0
+        """Goes up when all rows are given up: what was known of their places then means nothing."""
         self._met: dict[tuple[str, int], tuple[object, ...]] = {}
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
@@ -151,6 +153,11 @@ class Recorder:
                     self.rows_on(device)
 
     @property
+    def row_elements(self) -> int:
+        """Most elements that may be merged into one row."""
+        return self._means.row_elements
+
+    @property
     def parts(self) -> list[Part]:
         """Everything that was measured in the step in progress, or waits to be."""
         return [part for rows in self._devices.values() for part in rows.parts.values()]
@@ -178,8 +185,8 @@ class Recorder:
             reason = why_not(tensor)
             if not reason:
                 rows = self.rows_on(tensor.device)
-                waits = later and (kind, layer) not in self._at_once and self._can_wait(tensor)
-                for piece in pieces(tensor, self._means.row_elements) if tensor.numel() else (tensor,):
+                waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
+                for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
                     part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, sharded=sharded)
                     if waits:
                         if self._batch(rows).add(piece, part):
@@ -190,8 +197,30 @@ class Recorder:
         self.table.unseen(layer, f"{kind} not observed: {reason or _FAILED}")
         return False
 
+    def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: bool = False) -> bool:
+        """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
+
+        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
+        """
+        if (kind, layer) in self._at_once or not self._can_wait(tensor):
+            return False
+        stored, elements = stored_format(tensor.dtype), tensor.numel()
+        if stored is None or tensor.layout != torch.strided or not 0 < elements <= self.row_elements:
+            return False
+        rows = self._devices.get(tensor.device)
+        if rows is None:
+            return False
+        part = rows.part_for(
+            kind, layer, elements, limit=self.row_elements, format_=stored, loss_scaled=loss_scaled, sharded=False
+        )
+        self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
+        if self._batch(rows).add(tensor, part):
+            with OwnOperations():
+                self.flush()
+        return True
+
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        return self._means.batched(tensor.device) and type(tensor) in _PLAIN and not tensor.is_inference()
+        return type(tensor) in _PLAIN and self._means.batched(tensor.device) and not tensor.is_inference()
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
@@ -216,7 +245,7 @@ class Recorder:
             kind,
             layer,
             tensor.numel(),
-            limit=self._means.row_elements,
+            limit=self.row_elements,
             format_=cast.format if cast is not None else stored,
             loss_scaled=loss_scaled,
             sharded=sharded,
@@ -253,10 +282,19 @@ class Recorder:
             if not batch.waits:
                 continue
             unread = batch.flush(histogram=self.buffer.histograms)
-            for parts, reason in ((unread.changed, _CHANGED), (unread.failed, _FAILED)):
-                for part in parts:
-                    self._at_once.add((part.kind, part.layer))
-                    self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
+            for part in unread.changed:
+                self.unread(part, _CHANGED)
+            for part in unread.failed:
+                self.unread(part)
+
+    def is_read_alone(self, kind: str, layer: int) -> bool:
+        """Whether tensors of a kind and layer do not wait for others."""
+        return (kind, layer) in self._at_once
+
+    def unread(self, part: Part, reason: str = _FAILED) -> None:
+        """Tensors of a part that waited with others could not be measured: from now on each is measured by itself."""
+        self._at_once.add((part.kind, part.layer))
+        self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
 
     def adopt(
         self,
@@ -302,6 +340,7 @@ class Recorder:
             # What the rows hold is not known any more.
             self._devices.clear()
             self._batches.clear()
+            self.generation += 1
             raise
 
     def next_step(self) -> StepBuffer:
