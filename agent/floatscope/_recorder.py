@@ -145,11 +145,11 @@ class Recorder:
             self._devices[device] = rows
         return rows
 
-    def begin_on_devices(self) -> None:
-        """Allocate what the devices of the model's parameters need: pinned memory may make the host wait later."""
-        for device in {p.device for p in self.table.parameters()}:
-            if device.type != "meta":
-                with OwnOperations():
+    def prepare(self) -> None:
+        """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
+        with OwnOperations():
+            for device in {parameter.device for parameter in self.table.parameters()}:
+                if device.type != "meta":
                     self.rows_on(device)
 
     @property
@@ -209,7 +209,8 @@ class Recorder:
             return False
         rows = self._devices.get(tensor.device)
         if rows is None:
-            return False
+            with OwnOperations():
+                rows = self.rows_on(tensor.device)
         part = rows.part_for(
             kind, layer, elements, limit=self.row_elements, format_=stored, loss_scaled=loss_scaled, sharded=False
         )

@@ -32,6 +32,7 @@ from floatscope._scaler import ScalerTap
 
 __all__ = ["Scope", "watch"]
 
+_preparing = Guard("rows were made")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
@@ -78,6 +79,8 @@ class Scope:
         taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
+            with _preparing:
+                self._recorder.prepare()
             for tap in taps:
                 tap.install()
             self._sink = sink()
