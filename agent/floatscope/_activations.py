@@ -18,7 +18,7 @@ from torch import nn
 from floatscope._concealment import Unseen, conceal
 from floatscope._guard import Guard
 from floatscope._operands import CastsOperands, Operand
-from floatscope._own_ops import OwnOperations, why_not_now
+from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
@@ -64,7 +64,7 @@ class ActivationTap:
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
-        if not self._training() or _recomputing():
+        if not self._training() or backward_runs():
             return
         if self.begin_forward is not None:
             self.begin_forward()
@@ -91,7 +91,7 @@ class ActivationTap:
             if torch.is_grad_enabled():
                 recorder.table.evaluated(layer)
             return
-        recomputing = _recomputing()
+        recomputing = backward_runs()
         if not recomputing:
             if self.begin_forward is not None:
                 self.begin_forward()
@@ -143,10 +143,10 @@ class ActivationTap:
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
-        if self._forward_waits and not _recomputing():
+        if self._forward_waits and not backward_runs():
             self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
+        if not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
             return
         with OwnOperations():
             self._recorder.count_nonfinite(loss)
@@ -217,11 +217,6 @@ def _whole_base(output: torch.Tensor) -> torch.Tensor:
     """
     base = output._base if output._is_view() else None
     return base if base is not None and base.numel() == output.numel() and base.requires_grad else output
-
-
-def _recomputing() -> bool:
-    """Whether autograd is running: a forward pass inside a backward pass repeats one that was seen."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _first_tensor(value: object) -> torch.Tensor | None:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
 from floatscope._guard import Guard
-from floatscope._own_ops import OwnOperations, why_not_now
+from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
 
@@ -36,6 +36,7 @@ class GradientTap:
         self._recorder = recorder
         # Held weakly, since an optimizer holds the parameters.
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._adopting = not optimizers
         self._lists = GradientLists(recorder)
         self._last: tuple[Callable[[], object], GradientList | None] = (_nothing, None)
@@ -70,13 +71,14 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
-        for index, known in enumerate(self._optimizers):
-            if known() is optimizer:
-                return index
+        known = self._numbers.get(id(optimizer))
+        if known is not None and self._optimizers[known]() is optimizer:
+            return known
         layer_of = self._recorder.table.layer_of
         if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
             self._optimizers.append(weakref.ref(optimizer))
-            return len(self._optimizers) - 1
+            number = self._numbers[id(optimizer)] = len(self._optimizers) - 1
+            return number
         return None
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
@@ -126,7 +128,7 @@ class GradientTap:
                 self._read = self._read | read if self._read else read
                 return listed
         self._read_each(parameters, loss_scaled=loss_scaled)
-        if self._recorder.buffer.gradients and found is None:
+        if self._recorder.buffer.gradients and found is None and not backward_runs():
             self._lists.learn(parameters, loss_scaled=loss_scaled)
         return listed
 
@@ -162,7 +164,9 @@ class GradientTap:
             if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True):
                 recorder.table.has_gradient(layer)
         self._read |= read
-        recorder.flush()
+        if not backward_runs():
+            recorder.flush()
+        # Else an optimizer steps inside a backward pass, for a parameter at a time: launches are for many.
 
     def end_step(self) -> None:
         """Forget what was read: the next backward pass writes new gradients."""
