@@ -17,8 +17,10 @@ from torch import nn
 
 from floatscope._concealment import Unseen, conceal
 from floatscope._guard import Guard
-from floatscope._operands import CastsOperands, Operand
+from floatscope._layers import ROOT_NAME
+from floatscope._operands import CastsOperands, ExposesExtremes, Operand
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
+from floatscope._record import encodable
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
@@ -37,6 +39,8 @@ class ActivationTap:
         """Called before anything of a layer's forward pass is recorded."""
         self._forward_waits = False
         """Whether outputs may wait to be measured, which hold memory that backward passes need."""
+        self._exposing: list[str] = []
+        """Names of the modules that tell extremes."""
         self._coming: dict[int, Mapping[str, Operand]] = {}
         self._undo: list[Callable[[], None]] = []
 
@@ -49,6 +53,11 @@ class ActivationTap:
             self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
+        modules = {name: module for name, module in model.named_modules() if isinstance(module, ExposesExtremes)}
+        for number, name in enumerate(modules):
+            self._exposing.append(encodable(name) or ROOT_NAME)
+            hook = _Hook(self, self._after_exposing, number)
+            self._undo.append(model.get_submodule(name).register_forward_hook(hook).remove)
         if not isinstance(model, torch.jit.ScriptModule):
             self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
 
@@ -57,9 +66,9 @@ class ActivationTap:
         while self._undo:
             self._undo.pop()()
 
-    def unseen(self, layer: int, reason: str) -> None:
-        """A forward pass of the layer could not be measured."""
-        if self._training():
+    def unseen(self, layer: int, observe: Callable[..., None], reason: str) -> None:
+        """A forward pass that ``observe`` was to see could not be measured."""
+        if observe == self._after_forward and self._training():
             self._recorder.table.unseen(layer, f"outputs not observed {reason}")
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
@@ -115,6 +124,13 @@ class ActivationTap:
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
 
+    def _after_exposing(self, number: int, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401
+        if not self._training() or backward_runs() or not self._recorder.buffer.activations:
+            return
+        with OwnOperations():
+            for name, value in module.floatscope_extremes().items():
+                self._recorder.raise_to(f"{encodable(name)}_max/{self._exposing[number]}", value)
+
     def end_forward(self) -> None:
         """Measure the outputs that wait for it."""
         self._forward_waits = False
@@ -169,7 +185,7 @@ class _Hook(Unseen):
             return
         with _hooking:
             if (reason := why_not_now()) is not None:
-                self._tap.unseen(self._layer, reason)
+                self._tap.unseen(self._layer, self._observe, reason)
                 return
             self._observe(self._layer, module, *args)
 

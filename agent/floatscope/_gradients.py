@@ -48,6 +48,10 @@ class GradientTap:
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
         """Called when parameters are about to be updated a second time in the same step."""
+        self.changing: Callable[[torch.optim.Optimizer, bool], None] = _nobody_asks
+        """Called right before an optimizer steps; whether the gradients that it uses are there already."""
+        self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
+        """Called right after."""
         self.keep_scale: Callable[[], bool] = _no_scaler
         """Notes the loss scale of this step; whether there is one."""
 
@@ -183,6 +187,7 @@ class GradientTap:
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+            self.changing(optimizer, closure is None)
             if closure is None:
                 self.read_optimizer(optimizer, loss_scaled=False)
                 return None
@@ -197,6 +202,7 @@ class GradientTap:
             return
         with _stepping:
             if self.index_of(optimizer) is not None:
+                self.changed(optimizer)
                 last, listed = self._last
                 known = listed is not None and last() is optimizer
                 updated = listed.all if known and listed is not None else frozenset(map(id, parameters_of(optimizer)))
@@ -262,6 +268,10 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
 
 def _no_scaler() -> bool:
     return False
+
+
+def _nobody_asks(*_: object) -> None:
+    pass
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,12 +73,13 @@ class Means:
 
 @dataclass(slots=True)
 class StepBuffer:
-    """One optimizer step in the making. The first four fields say what is read during it."""
+    """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
     gradients: bool
     activations: bool
     weights: bool
+    updates: bool
     histograms: bool
     cast_weights: set[int] = field(default_factory=set)
     """Layers whose weight was measured at its cast."""
@@ -123,11 +124,13 @@ class Recorder:
         def due(interval: int) -> bool:
             return interval > 0 and step % interval == 0
 
+        every = self._config.updates_every
         return StepBuffer(
             step=step,
             gradients=due(self._config.gradients_every),
             activations=due(self._config.activations_every),
             weights=due(self._config.weights_every),
+            updates=due(self._config.weights_every if every is None else every),
             histograms=due(self._config.histograms_every),
         )
 
@@ -277,6 +280,25 @@ class Recorder:
         for rows in self._devices.values():
             rows.close_parts(kind, layers)
 
+    def record_all(self, kind: str, layers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Measure ``tensors``, small dense ones of one device made here, each for its layer, now and in one run."""
+        rows = self.rows_on(tensors[0].device)
+        stored = stored_format(tensors[0].dtype)
+        assert stored is not None, "made here"
+        parts = [
+            rows.part_for(
+                kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False, sharded=False
+            )
+            for layer, t in zip(layers, tensors, strict=True)
+        ]
+        done = False
+        with _measuring:
+            rows.run(tuple(part.row for part in parts), tensors, histogram=self.buffer.histograms)
+            done = True
+        if not done:
+            for part in parts:
+                rows.discard(part)
+
     def flush(self) -> None:
         """Measure what waits for it."""
         for batch in self._batches.values():
@@ -377,6 +399,18 @@ class Recorder:
         if value.device.type == "cpu":
             return float(value)
         return self.rows_on(value.device).keep(value, into)
+
+    def raise_to(self, name: str, value: torch.Tensor) -> None:
+        """Keep the largest of the values of one name in a step; NaN when one was."""
+        own = self.buffer.own
+        known = own.get(name)
+        if isinstance(known, Slot) and known.device == value.device:
+            view = self.rows_on(value.device).slot(known.place)
+            torch.maximum(view, value.detach().reshape(()), out=view)
+        elif isinstance(known, float) and value.device.type == "cpu":
+            own[name] = float(np.maximum(known, float(value)))
+        else:
+            own[name] = self.scalar(name, value)
 
     def clipped(self, coefficient: float | torch.Tensor) -> None:
         """Note the coefficient of one more clipping, which may happen any number of times in a step."""

@@ -133,7 +133,7 @@ def test_a_list_that_turns_sparse(attach: Attach, chosen: tuple[Means, Runs]) ->
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=chosen[0])
     for number in range(5):
-        model[0].sparse = number in (2, 3)
+        setattr(model[0], "sparse", number in (2, 3))  # noqa: B010
         model.zero_grad()
         model(torch.tensor([3, 4])).sum().backward()
         optimizer.step()
