@@ -15,7 +15,7 @@ import torch
 from floatscope._stats import Rows, RowValues
 from floatscope._stats import _compiled as compiled
 from floatscope._stats._compiled import Compilation, Function
-from floatscope._stats._cpu import Cpu, _works
+from floatscope._stats._cpu import Cpu, works
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -47,7 +47,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 def brought_up(
     cache: Path,
     compilers: Sequence[str] = ("cc",),
-    works: Callable[[Function], bool] = _works,
+    works: Callable[[Function], bool] = works,
     timeout_s: float = 50.0,
 ) -> Function | None:
     compilation = Compilation(lambda: cache, works, compilers=compilers, timeout_s=timeout_s)
@@ -156,7 +156,7 @@ def test_a_pass_with_other_results_is_refused(cache: Path, said: Callable[[], li
     def wrong(*arguments: int) -> int:
         return 0
 
-    assert not _works(wrong)
+    assert not works(wrong)
     assert brought_up(cache, works=lambda function: False) is None
     assert "gives other results" in said()[0]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import floatscope
 from floatscope._stats import Rows, RowValues, Variant, WordAt, variant_for
 from floatscope._stats._compiled import Compilation
-from floatscope._stats._cpu import BLOCK, SAMPLE, Cpu, _works
+from floatscope._stats._cpu import BLOCK, SAMPLE, Cpu, works
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
 from tests.agent.brute_force import Array, assert_same, expected
@@ -38,7 +38,7 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     directory = tmp_path_factory.mktemp("cache") / "floatscope"
-    result = Compilation(lambda: directory, _works)
+    result = Compilation(lambda: directory, works)
     result.start()
     assert result.wait(50.0)
     assert result.function is not None

@@ -20,7 +20,7 @@ from floatscope._stats._reference import as_float32, histogram_of_ranks, measure
 from floatscope._stats._rows import WORDS, Rows, WordAt
 from floatscope._summary import INFINITY_BITS, Floats
 
-__all__ = ["BLOCK", "SAMPLE", "Cpu", "runs"]
+__all__ = ["BLOCK", "SAMPLE", "Cpu", "runs", "works"]
 
 BLOCK = 4096
 SAMPLE = 16
@@ -88,7 +88,7 @@ class _Plan:
 
 
 def _of_this_process() -> Callable[[], Function | None]:
-    compilation = for_this_process(_works)
+    compilation = for_this_process(works)
     return lambda: compilation.function
 
 
@@ -197,7 +197,7 @@ def _part_with_non_finite(x: torch.Tensor) -> _Part:
     return _Part(int(zeros), int(nans), int(infs), int(most), int(minus_least) + INFINITY_BITS, total, squares)
 
 
-def _works(function: Function) -> bool:
+def works(function: Function) -> bool:
     """Whether ``function`` gives what torch operations give, on numbers of every dtype."""
     codes = torch.arange(0, 1 << 20, 7, dtype=torch.int32, device="cpu") * 28657
     for dtype in _DTYPES:
