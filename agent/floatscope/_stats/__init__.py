@@ -7,7 +7,17 @@ import os
 import torch
 
 from floatscope._stats._cpu import Cpu
-from floatscope._stats._reference import ADDING, STATISTICS, Reference, Row, measure, merge_, row_summary, summarize
+from floatscope._stats._reference import (
+    ADDING,
+    STATISTICS,
+    Reference,
+    Row,
+    measure,
+    merge_,
+    pieces,
+    row_summary,
+    summarize,
+)
 from floatscope._stats._rows import MAX_ROW_ELEMENTS, WORDS, Plan, Rows, RowValues, Variant, WordAt
 
 __all__ = [
@@ -16,6 +26,7 @@ __all__ = [
     "STATISTICS",
     "WORDS",
     "Plan",
+    "Reference",
     "Row",
     "RowValues",
     "Rows",
@@ -23,6 +34,7 @@ __all__ = [
     "WordAt",
     "measure",
     "merge_",
+    "pieces",
     "row_summary",
     "summarize",
     "variant_for",

@@ -17,7 +17,7 @@ import torch
 from floatscope._stats._rows import Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
-__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "row_summary", "summarize"]
+__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
 
 STATISTICS = ("zeros", "nans", "infs", "sum", "sumsq", "absmax_bits", "minus_absmin_bits")
 ADDING = 5
