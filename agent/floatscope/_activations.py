@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from floatscope._concealment import Unseen, conceal
+from floatscope._fp8_modules import NOTHING_ANNOUNCED, Announced, announced
 from floatscope._guard import Guard
-from floatscope._operands import CastsOperands, Operand
 from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._recorder import Recorder
 
@@ -35,7 +35,7 @@ class ActivationTap:
         self._keep_scale = keep_scale
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
-        self._coming: dict[int, Mapping[str, Operand]] = {}
+        self._coming: dict[int, Announced] = {}
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -71,17 +71,22 @@ class ActivationTap:
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
+            if buffer.weights and "weight" in casts.operands and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
-                recorder.record("weight", layer, module.weight, cast=casts["weight"])
+                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"])
+            if buffer.weights and "weight" in casts.blocks:
+                recorder.record_blocks("weight", layer, module.weight, casts.blocks["weight"])
 
-    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+    def _announced(self, layer: int, module: nn.Module) -> Announced:
         """The casts to come; none when an operand cannot be made of what the module knows."""
         try:
-            return module.floatscope_operands()
+            casts = announced(module)
         except ValueError as error:
             self._recorder.table.refuse_scale(layer, "casts", str(error))
-            return {}
+            return NOTHING_ANNOUNCED
+        if casts.unseen:
+            self._recorder.table.unseen(layer, casts.unseen)
+        return casts
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -98,14 +103,16 @@ class ActivationTap:
             return
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
-        casts = self._coming.pop(layer, {})
+        casts = self._coming.pop(layer, NOTHING_ANNOUNCED)
         if not recomputing:
             given = _first_tensor(args)
             with OwnOperations():
                 if out is not None:
                     recorder.record("act", layer, out, later=True)
                 if linear and given is not None:
-                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), later=True)
+                    recorder.record("act_in", layer, given, cast=casts.operands.get("act_in"), later=True)
+                    if "act_in" in casts.blocks:
+                        recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
@@ -117,9 +124,12 @@ class ActivationTap:
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
+        casts = self._announced(layer, module) if layer in self._recorder.table.casting else NOTHING_ANNOUNCED
         loss_scaled = self._keep_scale()
+        cast = casts.operands.get("act_grad")
         self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, later=True)
+        if "act_grad" in casts.blocks:
+            self._recorder.record_blocks("act_grad", layer, gradient, casts.blocks["act_grad"])
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
