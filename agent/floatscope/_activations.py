@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from floatscope._concealment import Unseen, conceal
+from floatscope._fp8_modules import NOTHING_ANNOUNCED, Announced, announced
 from floatscope._guard import Guard
 from floatscope._layers import ROOT_NAME
-from floatscope._operands import CastsOperands, ExposesExtremes, Operand
+from floatscope._operands import ExposesExtremes
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._record import encodable
 from floatscope._recorder import Recorder
@@ -41,7 +42,7 @@ class ActivationTap:
         """Whether outputs may wait to be measured, which hold memory that backward passes need."""
         self._exposing: list[str] = []
         """Names of the modules that tell extremes."""
-        self._coming: dict[int, Mapping[str, Operand]] = {}
+        self._coming: dict[int, Announced] = {}
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -82,17 +83,22 @@ class ActivationTap:
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
+            if buffer.weights and "weight" in casts.operands and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
-                recorder.record("weight", layer, module.weight, cast=casts["weight"])
+                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"])
+            if buffer.weights and "weight" in casts.blocks:
+                recorder.record_blocks("weight", layer, module.weight, casts.blocks["weight"])
 
-    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+    def _announced(self, layer: int, module: nn.Module) -> Announced:
         """The casts to come; none when an operand cannot be made of what the module knows."""
         try:
-            return module.floatscope_operands()
+            casts = announced(module)
         except ValueError as error:
             self._recorder.table.refuse_scale(layer, "casts", str(error))
-            return {}
+            return NOTHING_ANNOUNCED
+        if casts.unseen:
+            self._recorder.table.unseen(layer, casts.unseen)
+        return casts
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -110,16 +116,19 @@ class ActivationTap:
         self._forward_waits = True
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
-        casts = self._coming.pop(layer, {})
+        casts = self._coming.pop(layer, NOTHING_ANNOUNCED)
         if not recomputing:
             given = _first_tensor(args) if linear else None
             if out is not None and not recorder.defer("act", layer, out):
                 with OwnOperations():
                     recorder.record("act", layer, out)
-            cast = casts.get("act_in")
+            cast = casts.operands.get("act_in")
             if given is not None and (cast is not None or not recorder.defer("act_in", layer, given)):
                 with OwnOperations():
                     recorder.record("act_in", layer, given, cast=cast, later=True)
+            if given is not None and "act_in" in casts.blocks:
+                with OwnOperations():
+                    recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
@@ -147,11 +156,15 @@ class ActivationTap:
         recorder = self._recorder
         if self._forward_waits:
             self.end_forward()
-        cast = None
+        casts = NOTHING_ANNOUNCED
         if layer in recorder.table.casting:
             with OwnOperations():
-                cast = self._announced(layer, module).get("act_grad")
+                casts = self._announced(layer, module)
+        cast = casts.operands.get("act_grad")
         loss_scaled = self._keep_scale()
+        if "act_grad" in casts.blocks:
+            with OwnOperations():
+                recorder.record_blocks("act_grad", layer, gradient, casts.blocks["act_grad"])
         if cast is None and recorder.defer("act_grad", layer, gradient, loss_scaled=loss_scaled):
             return
         with OwnOperations():

@@ -15,7 +15,7 @@ from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
 from floatscope._streams import Streams
 from floatscope._summary import BINS, Floats
 
-__all__ = ["Arrival", "DeviceRows", "Part", "Scalar", "Slot", "Transit"]
+__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "Scalar", "Slot", "Transit"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -35,6 +35,12 @@ class Slot(NamedTuple):
 Scalar = float | Slot
 
 
+class FromAmax(NamedTuple):
+    """A scale that follows from the largest magnitude in the row that it belongs to."""
+
+    power_of_two: bool
+
+
 class Part(NamedTuple):
     """What is known of a row without its numbers: whose statistics it holds, merged on the device."""
 
@@ -44,7 +50,7 @@ class Part(NamedTuple):
     format: str
     loss_scaled: bool
     """The tensors carried the loss scale when they were measured."""
-    cast_scale: Scalar = 1.0
+    cast_scale: Scalar | FromAmax = 1.0
     """Factor at the cast that comes, on top of a loss scale."""
     sharded: bool = False
     """This rank holds a part of the tensors only."""

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope import wire
-from floatscope._device_rows import Arrival, Part, Scalar, Slot
+from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._formats import formats
+from floatscope._operands import scale_from_amax
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
@@ -95,7 +96,8 @@ class Pending:
         divisor = scale if 0 < scale < math.inf else 1.0
         parts, rows = _written(self._parts, arrived)
         carried = np.array([divisor if part.loss_scaled else 1.0 for part in parts])
-        coming = np.array([self._coming(part, _number(part.cast_scale, arrived)) for part in parts])
+        scales = [_cast_scale(part, amax, arrived) for part, amax in zip(parts, rows.absmax.tolist(), strict=True)]
+        coming = np.array([self._coming(part, scale) for part, scale in zip(parts, scales, strict=True)])
         summaries = []
         for kind in dict.fromkeys(part.kind for part in parts):
             of_kind = np.array([i for i, part in enumerate(parts) if part.kind == kind])
@@ -129,6 +131,12 @@ class Pending:
 
 def _number(value: Scalar, arrived: dict[torch.device, Arrival]) -> float:
     return float(arrived[value.device].numbers[value.place]) if isinstance(value, Slot) else value
+
+
+def _cast_scale(part: Part, amax: float, arrived: dict[torch.device, Arrival]) -> float:
+    if isinstance(part.cast_scale, FromAmax):
+        return scale_from_amax(part.format, amax, power_of_two=part.cast_scale.power_of_two)
+    return _number(part.cast_scale, arrived)
 
 
 def _written(

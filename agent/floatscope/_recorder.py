@@ -10,8 +10,10 @@ import torch
 
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
+from floatscope._blocks import FIGURES, block_figures
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
@@ -256,12 +258,18 @@ class Recorder:
         )
         self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
         if cast is not None:
-            scale = cast.scale
-            kept = self.keep(scale, part.cast_scale) if isinstance(scale, torch.Tensor) else float(scale)
+            kept = self._kept(cast, part.cast_scale)
             if kept != part.cast_scale:
                 part = part._replace(cast_scale=kept)
                 rows.put(part)
         return part
+
+    def _kept(self, cast: Operand, into: Scalar | FromAmax) -> Scalar | FromAmax:
+        if cast.scale is None:
+            return FromAmax(cast.power_of_two)
+        if isinstance(cast.scale, torch.Tensor):
+            return self.keep(cast.scale, None if isinstance(into, FromAmax) else into)
+        return float(cast.scale)
 
     def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: bool) -> None:
         """Note the format that a tensor of the layer meets."""
@@ -274,6 +282,19 @@ class Recorder:
         else:
             operand = wire.Operand(kind=kind, format=format_, scaling="loss" if loss_scaled else "none")
         self.table.met(layer, operand)
+
+    def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
+        """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
+        own = self.buffer.own
+        names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
+        if names[0] in own:
+            return
+        with _measuring:
+            tensor, _ = local_part(tensor)
+            if not why_not(tensor):
+                figures = block_figures(tensor, cast.format, rounds_up=cast.rounds_up)
+                if figures is not None:
+                    own.update(zip(names, map(self.keep, figures), strict=True))
 
     def replace(self, kind: str, layers: set[int]) -> None:
         """What is read of ``layers`` from now on counts in the norm, and what was read so far does not."""
