@@ -12,6 +12,7 @@ import sys
 
 _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
+    "kernels": "statistics kernels against copy bandwidth, on a GPU",
     "sender": "handing over a step, while no server takes it",
     "ingest": "durable ingest over a real WebSocket",
 }

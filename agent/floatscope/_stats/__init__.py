@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from floatscope._stats._choice import variant_for, why
 from floatscope._stats._reference import ADDING, STATISTICS, Reference, Row, measure, merge_, row_summary, summarize
 from floatscope._stats._rows import MAX_ROW_ELEMENTS, WORDS, Plan, Rows, RowValues, Variant, WordAt
 
@@ -13,6 +12,7 @@ __all__ = [
     "STATISTICS",
     "WORDS",
     "Plan",
+    "Reference",
     "Row",
     "RowValues",
     "Rows",
@@ -23,9 +23,5 @@ __all__ = [
     "row_summary",
     "summarize",
     "variant_for",
+    "why",
 ]
-
-
-def variant_for(device: torch.device) -> Variant:
-    """The variant of the pass that is used on ``device``."""
-    return Reference()
