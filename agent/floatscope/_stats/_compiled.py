@@ -141,9 +141,9 @@ class Compiled:
         self._own = threading.local()
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int]) -> CompiledPlan:
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> CompiledPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return CompiledPlan(self, tuple(at))
+        return CompiledPlan(self, tuple(at), fixed_layouts=fixed_layouts)
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -175,8 +175,8 @@ class Compiled:
 class CompiledPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: Compiled, at: tuple[int, ...]) -> None:
-        self._variant, self._at = variant, at
+    def __init__(self, variant: Compiled, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
+        self._variant, self._at, self._fixed = variant, at, fixed_layouts
         self._launches: list[_Launch] = []
         self._used = 0
         self._odd: list[int] = []
@@ -215,7 +215,7 @@ class CompiledPlan:
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
             launch.set(group, piece)
-        self._layouts = Layouts(tensors) if in_place else None
+        self._layouts = Layouts(tensors, fixed=self._fixed) if in_place else None
         return [] if in_place else parts
 
 

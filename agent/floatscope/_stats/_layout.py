@@ -41,29 +41,26 @@ class Layouts:
 
     All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
-    end. The check must also be cheap, since it is the largest part of what a step costs the host: of 292 tensors,
-    reading the four attributes in Python takes 90 us, torch's own guards (what compiled code checks its inputs with)
-    and one comparison of all addresses take 20.
+    end. ``fixed`` says that only addresses can change. That is so for what autograd leaves in ``.grad``: it has the
+    dtype and shape of its parameter, it is dense, for autograd copies what is not, and another order of its strides
+    means the same elements.
+
+    This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
+    checks its inputs with) take as long as reading two attributes in Python.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
         self._addresses = list(map(torch.Tensor.data_ptr, tensors))
-        self._places = list(range(len(tensors)))
-        self._guards = _guards(tensors)
-        self._described = _described(tensors) if self._guards is None else None
+        self._guards = None if fixed else _guards(tensors)
+        self._described = None if fixed or self._guards is not None else _described(tensors)
 
     def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""
-        if len(tensors) != len(self._addresses):
+        if list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
             return False
-        if _same_addresses is not None:
-            if not _same_addresses(tensors, self._addresses, self._places):
-                return False
-        elif list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
-            return False
-        if self._guards is None:
-            return _described(tensors) == self._described
-        return bool(self._guards.check(*tensors))
+        if self._guards is not None:
+            return bool(self._guards.check(*tensors))
+        return self._described is None or _described(tensors) == self._described
 
 
 def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, and so not the same in every torch)
@@ -77,7 +74,3 @@ def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, a
 
 def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
     return [(t.dtype, t.shape, t.stride()) for t in tensors]
-
-
-# Builds for CPU lack it.
-_same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
