@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import floatscope
 from floatscope._stats import Rows, RowValues, Variant, WordAt, variant_for
-from floatscope._stats._compiled import Compilation
 from floatscope._stats._cpu import BLOCK, SAMPLE, Cpu, works
+from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
 from tests.agent.brute_force import Array, assert_same, expected

@@ -13,6 +13,7 @@ import sys
 _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
     "stats": "the pass over tensors on a CPU, by variant",
+    "kernels": "statistics kernels against copy bandwidth, on a GPU",
     "sender": "handing over a step, while no server takes it",
     "ingest": "durable ingest over a real WebSocket",
 }
