@@ -328,15 +328,15 @@ class SpooledOutbox:
 
     def _covering(self, seq: int, stored: Stored | None, held_from: int) -> Entry | None:
         """What the disk has under ``seq``, or else a hole up to what comes next."""
-        kept_from = min(self._again, default=self._next_seq)
-        until = min(held_from, kept_from)
+        known_from = min((number for number in (*self._again, *self._decided) if number > seq), default=held_from)
+        until = min(held_from, known_from)
         if stored is not None and stored.seq < until:
             found = entry_of(stored)
             if found.seq <= seq:
                 return found
             following: Entry | None = found
         else:
-            following = self._held(until)[0] or self._again.get(until)
+            following = self._again.get(until) or self._decided.get(until) or self._held(until)[0]
         end, total, step = self._next_seq, self._total, self._sent_step
         if following is None and until < self._next_seq:
             return None  # It went to the disk in between: look again.
