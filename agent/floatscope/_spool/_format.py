@@ -174,17 +174,14 @@ def read_payload(fd: int, found: Found) -> bytes | None:
     return data if len(data) == found.header.length and zlib.crc32(data) == found.header.crc else None
 
 
-def scan(fd: int, start: int, end: int, *, check: bool) -> Iterator[Found | Damage]:
-    """Every record between two offsets, in order, and what is damaged between them. Never raises.
-
-    Without ``check`` payloads are not looked at.
-    """
+def scan(fd: int, start: int, end: int) -> Iterator[Found | Damage]:
+    """Every record between two offsets, in order, and what is damaged between them. Never raises."""
     at = start
     while at < end:
         header = _header_at(fd, at)
         if header is not None:
             found = Found(at, header)
-            if found.end <= end and (not check or read_payload(fd, found) is not None):
+            if found.end <= end and read_payload(fd, found) is not None:
                 yield found
                 at = found.end
                 continue

@@ -163,7 +163,7 @@ class Segments:
         if self._read_path != segment.path:
             self._open_for_reading(segment.path)
         start = self._read_at if self._read_seq <= seq else 0
-        for part in scan(self._reading, start, segment.size, check=False):
+        for part in scan(self._reading, start, segment.size):
             if isinstance(part, Damage) or part.header.end <= seq or part.header.kind > Kind.GAP:
                 continue
             payload = read_payload(self._reading, part)
@@ -262,7 +262,7 @@ class Segments:
 
     def _load_one(self, path: Path, descriptor: int, contents: Contents, behind: list[Damage]) -> None:
         segment = _Segment(path=path, first=0, end=0, size=os.fstat(descriptor).st_size)
-        for part in scan(descriptor, 0, segment.size, check=True):
+        for part in scan(descriptor, 0, segment.size):
             if isinstance(part, Damage):
                 contents.damaged_bytes += part.size
                 behind.append(part)
@@ -326,7 +326,7 @@ def _digest(segment: _Segment, taken: int) -> tuple[Loss | None, list[bytes]]:
     events: list[wire.Event] = []
     descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for part in scan(descriptor, 0, segment.size, check=True):
+        for part in scan(descriptor, 0, segment.size):
             if isinstance(part, Damage) or part.header.kind > Kind.GAP:
                 continue
             header, is_taken = part.header, part.header.end <= taken + 1
