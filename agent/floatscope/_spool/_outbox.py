@@ -73,6 +73,7 @@ class SpooledOutbox:
         self._again: dict[int, Entry] = {}
         self._held_back = self._fill_until = 0
         self._decided: dict[int, Entry] = {}
+        self._owed: dict[int, int] = {}
         self._forgotten: Loss | None = None
         self._fill_names: deque[Batch] = deque()
         self._sent_total = 0
@@ -344,7 +345,9 @@ class SpooledOutbox:
             end, total, step = following.seq, following.before, following.item.first
         reason = "server_lost" if seq <= self._most_acked else "spool_damaged"
         records = max(0, total - self._sent_total)
-        self._lose(reason, min(records, self._waiting))
+        owed = self._take_owed(seq, end)
+        # Among what the server forgot there may be losses, which were counted when they happened.
+        self._lose(reason, owed if seq <= self._most_acked else min(records, self._waiting))
         loss = Loss(first=min(self._sent_step, step), last=max(self._sent_step, step), records=records, reason=reason)
         if reason == "server_lost":
             loss = widened(loss, self._forgotten)
@@ -355,6 +358,9 @@ class SpooledOutbox:
     def _begin(self, entry: Entry) -> Entry:
         """Note where we are, and cut ``entry`` down to its first number."""
         self._sent_total = entry.total
+        owed = self._take_owed(entry.seq, entry.end)
+        if owed and isinstance(entry.item, Loss):
+            self._lose(entry.item.reason, owed)  # given up after the server had it, and before it forgot it
         if entry.item is not _FILLER:
             self._sent_step = entry.item.last
         self._fill_until = max(self._fill_until, entry.end)
@@ -368,6 +374,10 @@ class SpooledOutbox:
             else:
                 self._fill_names.extend(names[: entry.span - 1])
         return replace(entry, item=item, span=1, named=False)
+
+    def _take_owed(self, seq: int, end: int) -> int:
+        """Records under these numbers that had been acknowledged once, and wait again."""
+        return sum(self._owed.pop(number) for number in [n for n in self._owed if seq <= n < end])
 
     def _append_loss_of(self, loss: Loss) -> None:
         self._hold(Entry(seq=self._next_seq, item=loss, counted=0, total=self._total))
@@ -434,6 +444,7 @@ class SpooledOutbox:
     def _go_back_to(self, expected: int, before: int | None) -> None:
         forgotten = [known for known in self._history if known.seq >= expected]
         back = sum(known.records for known in forgotten)
+        self._owed.update((known.seq, known.records) for known in forgotten if known.records)
         for known in forgotten:
             self._forgotten = widened(known.entry.item, self._forgotten)
         self._acknowledged -= back

@@ -206,7 +206,7 @@ class Exchange(RuleBasedStateMachine):
         assert sum(counts.lost.values()) == self.steps - len(arrived)
 
 
-Exchange.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Exchange.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestExchange = Exchange.TestCase
 
 
