@@ -13,6 +13,7 @@ import sys
 _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
     "sender": "handing over a step, while no server takes it",
+    "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "ingest": "durable ingest over a real WebSocket",
 }
 

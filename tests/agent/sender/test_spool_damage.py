@@ -128,7 +128,7 @@ def test_random_flips(tmp_path: Path, count: int) -> None:
     rng = random.Random(7)
     for _ in range(count):
         flipped: dict[Path, set[int]] = {}
-        originals = {}
+        originals: dict[Path, bytes] = {}
         for _ in range(rng.choice((1, 1, 1, 2, 5))):
             path = rng.choice(paths)
             data = bytearray(path.read_bytes())
