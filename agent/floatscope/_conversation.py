@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from websockets.sync.connection import Connection
 
 from floatscope import wire
-from floatscope._outbox import Outbox
+from floatscope._outbox import Outgoing
 
 __all__ = ["Conversation", "Duties", "Order", "Timing"]
 
@@ -47,7 +47,7 @@ class Duties:
     """The reason for the end once nothing more will be queued, None before."""
     aborted: Callable[[], bool]
     """Whether to stop at once, whatever is left."""
-    heard: Callable[[Order], None]
+    heard: Callable[[Order], None] = lambda order: None
     """Takes what the server says without having been asked. Never blocks."""
 
 
@@ -58,7 +58,7 @@ class Conversation:
         self,
         connection: Connection,
         welcome: wire.Welcome,
-        outbox: Outbox,
+        outbox: Outgoing,
         duties: Duties,
         timing: Timing,
         *,

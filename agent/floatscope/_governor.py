@@ -14,9 +14,9 @@ from statistics import median
 
 __all__ = ["KINDS", "WIDEST", "Change", "Governor", "StepCost"]
 
-KINDS = ("activations", "histograms", "weights", "gradients")
+KINDS = ("activations", "histograms", "weights", "updates", "gradients")
 """In the order in which their intervals are widened; they are narrowed in the reverse one."""
-WIDEST = {"activations": 1000, "histograms": 1000, "weights": 10_000, "gradients": 100}
+WIDEST = {"activations": 1000, "histograms": 1000, "weights": 10_000, "updates": 10_000, "gradients": 100}
 """Steps; an interval that was given wider is left alone."""
 
 _WARM_UP = 2
@@ -51,7 +51,7 @@ class StepCost:
     fixed_s: float
     """Whatever was or was not read."""
     readings: Mapping[str, float]
-    """By kind (gradients, activations, weights), of what was read in this step; histograms are in these."""
+    """By kind (gradients, activations, weights, updates), of what was read in this step; histograms are in these."""
     histograms: bool
     background_s: float = 0.0
     """Of the agent's threads, where they take time from the training's."""

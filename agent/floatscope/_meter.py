@@ -6,7 +6,7 @@ from time import perf_counter_ns
 
 __all__ = ["CHARGES", "begin", "drain", "end"]
 
-CHARGES = ("gradients", "activations", "weights", "step")
+CHARGES = ("gradients", "activations", "weights", "updates", "step")
 
 _spent = dict.fromkeys(CHARGES, 0)
 _total = 0

@@ -30,9 +30,11 @@ from floatscope._recorder import Means, Recorder
 from floatscope._sampling import Sampling
 from floatscope._scaler import ScalerTap
 from floatscope._sending import sender_for
+from floatscope._updates import UpdateTap
 
 __all__ = ["Scope", "watch"]
 
+_preparing = Guard("rows were made")
 _ending = Guard("a step ended", charge="step")
 _weighing = Guard("weights were read", charge="weights")
 _closing = Guard("closing")
@@ -77,10 +79,15 @@ class Scope:
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
+        self._updates = UpdateTap(self._recorder)
+        self._gradients.changing = self._before_change
+        self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
         taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
+            with _preparing:
+                self._recorder.prepare()
             for tap in taps:
                 tap.install()
             self._sink = sink()
@@ -152,6 +159,7 @@ class Scope:
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
+        self._updates.end_step()
         with _ending:
             recorder.send()
         events: tuple[wire.Event, ...] = ()
@@ -172,6 +180,7 @@ class Scope:
                     events=(*events, *self._coverage_events(finished.step)),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
+                    name_of=self._table.name_of,
                 )
         if isinstance(record, LostRecord):
             self._coverage_due, self._coverage_sent = finished.step + 1, None
@@ -197,6 +206,10 @@ class Scope:
     def _before_update(self) -> None:
         if not _capturing():
             self._read_weights()
+
+    def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
+        if not _capturing():
+            self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""

@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -37,12 +38,19 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
     from floatscope._devices import LocalDevices
     from floatscope._flight import FlightRecorder
     from floatscope._sender import Limits, Sender
+    from floatscope._spool._spooler import SpoolPlace
 
     rank, world = rank_and_world()
     identity = wire.Identity(
         run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
     )
     assert config.server is not None, "configured() gives every option a value"
+    assert config.spool_dir is not None, "configured() gives every option a value"
+    place = (
+        SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
+        if config.spool_bytes
+        else None
+    )
     return Sender(
         identity,
         config.server,
@@ -50,6 +58,7 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
         description(model, optimizers, scaler, config),
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
+        spool=place,
         flight=FlightRecorder(
             max_steps=config.flight_recorder_steps, max_bytes=config.flight_recorder_bytes, rank=rank
         ),
@@ -70,6 +79,7 @@ def description(
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
+        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
     }
