@@ -22,7 +22,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
-_stepping = Guard("an optimizer stepped")
+_stepping = Guard("an optimizer stepped", charge="gradients")
 _reading = Guard("gradients were measured")
 
 

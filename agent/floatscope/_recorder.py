@@ -21,13 +21,14 @@ from floatscope._own_ops import OwnOperations
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
+from floatscope._sampling import Sampling, Wanted
 from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
 from floatscope._streams import Streams
 from floatscope._summary import BINS
 
 __all__ = ["Means", "Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged")
+_logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
@@ -78,6 +79,7 @@ class StepBuffer:
     """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
+    wanted: Wanted
     gradients: bool
     activations: bool
     weights: bool
@@ -106,8 +108,9 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, means: Means | None = None) -> None:
+    def __init__(self, table: LayerTable, config: Config, sampling: Sampling, means: Means | None = None) -> None:
         self.table = table
+        self._sampling = sampling
         self._means = means or Means()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
@@ -123,17 +126,15 @@ class Recorder:
         self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
-        every = self._config.updates_every
+        wanted = self._sampling.wanted(step)
         return StepBuffer(
             step=step,
-            gradients=due(self._config.gradients_every),
-            activations=due(self._config.activations_every),
-            weights=due(self._config.weights_every),
-            updates=due(self._config.weights_every if every is None else every),
-            histograms=due(self._config.histograms_every),
+            wanted=wanted,
+            gradients=wanted.gradients,
+            activations=wanted.activations,
+            weights=wanted.weights,
+            updates=wanted.updates,
+            histograms=wanted.histograms,
         )
 
     def rows_on(self, device: torch.device) -> DeviceRows:
@@ -325,7 +326,8 @@ class Recorder:
         for batch in self._batches.values():
             if not batch.waits:
                 continue
-            unread = batch.flush(histogram=self.buffer.histograms)
+            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+                unread = batch.flush(histogram=self.buffer.histograms)
             for part in unread.changed:
                 self.unread(part, _CHANGED)
             for part in unread.failed:

@@ -69,7 +69,7 @@ def _slow_disk() -> Iterator[None]:
         sync(descriptor)
 
     _segments._write_all = slow_write  # type: ignore[assignment]
-    os.fdatasync = slow_sync
+    os.fdatasync = slow_sync  # type: ignore[assignment]
     yield
     _segments._write_all = write
     os.fdatasync = sync
