@@ -17,7 +17,7 @@ from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
 from floatscope._record import encodable
 
-__all__ = ["Coverage", "LayerTable"]
+__all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
 
 
 ROOT_NAME = "(model)"
@@ -98,6 +98,14 @@ class LayerTable:
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+
+    def name_of(self, index: int) -> str:
+        """The layer's name. Any thread."""
+        return self._entries[index].name
+
+    def elements(self, index: int) -> int:
+        """Elements of the parameters that the layer owns."""
+        return self._entries[index].parameters
 
     def layers_on(self, device: torch.device) -> list[int]:
         """Layers that own a parameter there, in order."""

@@ -15,7 +15,7 @@ from floatscope._formats import format_named
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CASTS", "CastsOperands", "Operand", "format_of", "scale_from_amax"]
+__all__ = ["CASTS", "CastsOperands", "ExposesExtremes", "Operand", "format_of", "scale_from_amax"]
 
 CASTS = ("act_in", "weight", "act_grad")
 """Kinds that a layer can cast: its input, its weight and the gradient of its output."""
@@ -90,6 +90,19 @@ class CastsOperands(Protocol):
 
     def floatscope_operands(self) -> Mapping[str, Operand]:
         """The casts to come, by kind."""
+
+
+@runtime_checkable
+class ExposesExtremes(Protocol):
+    """A module that knows how far values went which no hook sees, as the logits inside a fused attention.
+
+    ``floatscope_extremes`` maps a name ("attention_logits", say) to the largest magnitude of the forward pass that has
+    just ended, a tensor of one element on any device. It is called after such passes of a training step as are
+    observed, and must neither wait for the device nor change anything.
+    """
+
+    def floatscope_extremes(self) -> Mapping[str, torch.Tensor]:
+        """The largest magnitudes, by name."""
 
 
 _FORMATS = {

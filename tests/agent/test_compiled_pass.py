@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from floatscope._stats import Rows, RowValues
-from floatscope._stats import _compiled as compiled
-from floatscope._stats._compiled import Compilation, Function
+from floatscope._stats import _cpu_library as compiled
 from floatscope._stats._cpu import Cpu, works
+from floatscope._stats._cpu_library import Compilation, Function
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -195,11 +195,11 @@ def test_torch_operations_serve_until_it_is_there(cache: Path, tmp_path: Path, s
 AT_THE_END = """
 import sys, time
 from pathlib import Path
-from floatscope._stats import _compiled
+from floatscope._stats import _cpu_library
 from floatscope._stats._cpu import Cpu, works
 
-compilation = _compiled.Compilation(_compiled.cache_directory, works, compilers=(sys.argv[1],))
-_compiled.Compilation = lambda *options: compilation
+compilation = _cpu_library.Compilation(_cpu_library.cache_directory, works, compilers=(sys.argv[1],))
+_cpu_library.Compilation = lambda *options: compilation
 Cpu()
 deadline = time.monotonic() + 30
 while not Path(sys.argv[2]).exists() and time.monotonic() < deadline:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from floatscope._stats._rows import Rows, WordAt
+from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
 __all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
@@ -171,7 +171,7 @@ class Reference:
     name = "torch"
     samples_histogram = False
 
-    def plan(self, at: Sequence[int]) -> _Plan:
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
         return _Plan(self, tuple(at))
 
