@@ -124,13 +124,12 @@ class Recorder:
         def due(interval: int) -> bool:
             return interval > 0 and step % interval == 0
 
-        every = self._config.updates_every
         return StepBuffer(
             step=step,
             gradients=due(self._config.gradients_every),
             activations=due(self._config.activations_every),
             weights=due(self._config.weights_every),
-            updates=due(self._config.weights_every if every is None else every),
+            updates=due(self._config.updates_every),
             histograms=due(self._config.histograms_every),
         )
 
