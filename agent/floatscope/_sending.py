@@ -75,7 +75,7 @@ def description(
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
-        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
+        "updates_every": config.updates_every,
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
     }
