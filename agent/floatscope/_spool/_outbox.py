@@ -71,7 +71,8 @@ class SpooledOutbox:
         self._cursor = 0
         self._peeked: Entry | None = None
         self._again: dict[int, Entry] = {}
-        self._held_back = self._fill_until = 0
+        self._held_back = 0, 0
+        self._fill_until = 0
         self._decided: dict[int, Entry] = {}
         self._owed: dict[int, int] = {}
         self._forgotten: Loss | None = None
@@ -80,7 +81,7 @@ class SpooledOutbox:
         self._sent_step = 0
         self._acked = 0
         self._acked_total = 0
-        self._most_acked = 0
+        self._most_acked = self._most_taken = 0
         self._history: deque[_Acknowledged] = deque(maxlen=_HISTORY)
         self._acknowledged = self._waiting = 0
         self._lost: dict[str, int] = {}
@@ -123,7 +124,7 @@ class SpooledOutbox:
         last = self._unwritten[-1] if self._unwritten else None
         if isinstance(item, Loss):
             self._count(item.reason, item.records)
-            if last is not None and last.seq >= self._send_seq and same_loss(last.item, item):
+            if last is not None and last.seq > self._most_taken and same_loss(last.item, item):
                 assert isinstance(last.item, Loss)
                 last.item = last.item.merged(item)
                 return
@@ -167,8 +168,8 @@ class SpooledOutbox:
     def _drop_oldest(self) -> None:
         oldest = self._unwritten.popleft()
         self._release(oldest)
-        if oldest.seq < self._send_seq or oldest.seq in self._again:
-            return  # It is on its way; only the copy for the disk is gone.
+        if oldest.seq <= self._most_taken:
+            return  # It was sent; only the copy for the disk is gone.
         hole = self._as_hole(oldest)
         if hole is oldest:
             following = self._unwritten.popleft()
@@ -222,16 +223,16 @@ class SpooledOutbox:
         """Nothing will be written any more; what is on disk can be read back as long as the disk lets us."""
         with self._lock:
             self._storing = False
-            self._held_back = 0
+            self._held_back = 0, 0
             self._unwritten.extendleft(reversed(self._writing))
             self._writing = []
             self._trim()
 
-    def hold_back(self, end: int) -> int:
-        """Take nothing below ``end`` for now; returns the number up to which everything was taken before."""
+    def hold_back(self, first: int, end: int) -> int:
+        """Take nothing from ``first`` to below ``end`` for now; returns the number up to which all was taken before."""
         with self._lock:
-            self._held_back = end
-            self._again = {seq: entry for seq, entry in self._again.items() if seq >= end}
+            self._held_back = first, end
+            self._again = {seq: entry for seq, entry in self._again.items() if not first <= seq < end}
             while self._window and self._window[0].seq < end:
                 self._window_held -= self._window.popleft().item.nbytes
             return self._send_seq - 1
@@ -239,7 +240,7 @@ class SpooledOutbox:
     def lose_stored(self, loss: Loss | None) -> None:
         """Room was needed: ``loss`` was below that end, on disk, and not taken. A gap there stands in its place."""
         with self._lock:
-            self._held_back = 0
+            self._held_back = 0, 0
             if loss is not None:
                 self._lose(loss.reason, loss.records)
 
@@ -284,7 +285,7 @@ class SpooledOutbox:
         """The entry that comes next, from memory or from the disk."""
         with self._lock:
             seq = self._send_seq
-            if seq < self._held_back:
+            if self._held_back[0] <= seq < self._held_back[1]:
                 return None
             entry = self._again.pop(seq, None)
             if entry is None and seq < self._fill_until:
@@ -304,8 +305,9 @@ class SpooledOutbox:
         with self._lock:
             if entry.named:
                 self._wake()
-            if entry.seq < seq:  # sent up to its middle on a connection before
-                entry = Entry(seq=seq, item=_FILLER, counted=0, total=entry.total, span=entry.end - seq)
+            if entry.seq < seq:
+                # The server knows its beginning, as a gap or as what the gap stands for since: better told twice.
+                entry = replace(entry, seq=seq, counted=0, span=entry.end - seq)
             return self._begin(entry)
 
     def _held(self, seq: int) -> tuple[Entry | None, int]:
@@ -357,6 +359,7 @@ class SpooledOutbox:
 
     def _begin(self, entry: Entry) -> Entry:
         """Note where we are, and cut ``entry`` down to its first number."""
+        self._most_taken = max(self._most_taken, entry.seq)
         self._sent_total = entry.total
         owed = self._take_owed(entry.seq, entry.end)
         if owed and isinstance(entry.item, Loss):

@@ -210,10 +210,10 @@ class Segments:
     def _old(self) -> list[_Segment]:
         return self._segments[:-1] if self._active >= 0 else self._segments
 
-    def condensable(self) -> int:
-        """The number after those of the oldest segment that ``condense`` would give up; 0 without one."""
+    def condensable(self) -> tuple[int, int] | None:
+        """First number of the oldest segment that ``condense`` would give up, and the one that follows its last."""
         with self._lock:
-            return next((segment.end for segment in self._old() if not segment.condensed), 0)
+            return next(((segment.first, segment.end) for segment in self._old() if not segment.condensed), None)
 
     def condense(self, taken: int, about: bytes) -> Loss | None:
         """Give up the oldest segment but the one that grows, and keep its events.
