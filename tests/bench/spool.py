@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ def _slow_disk() -> Iterator[None]:
         time.sleep(0.5)
         return write(descriptor, buffers)
 
-    def slow_sync(descriptor: Any) -> None:  # noqa: ANN401 - as the original
+    def slow_sync(descriptor: int) -> None:
         time.sleep(2.0)
         sync(descriptor)
 

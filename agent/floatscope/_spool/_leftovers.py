@@ -138,14 +138,7 @@ def _deliver(
 
 def _outbox(folder: Folder, segments: Segments, contents: Contents, about: About) -> SpooledOutbox:
     outbox = SpooledOutbox(max_records=1 << 20, max_bytes=1 << 20, window_bytes=0, wake=lambda: None)
-    outbox.resume(
-        segments,
-        last_seq=contents.last_seq,
-        total=contents.total,
-        acknowledged=folder.cursor(),
-        before=contents.before,
-        layers=about.layers,
-    )
+    outbox.resume(segments, contents, folder.cursor(), about.layers)
     if contents.torn is not None:
         outbox.append(contents.torn)
     return outbox
