@@ -29,6 +29,7 @@ from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
+from floatscope._stats import variant_for, why
 
 __all__ = ["Scope", "watch"]
 
@@ -467,8 +468,15 @@ def _description(
         "parameters": sum(p.numel() for p in model.parameters()),
         "optimizers": [type(o).__name__ for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
+        "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
         "histograms_every": config.histograms_every,
     }
+
+
+def _statistics(model: nn.Module) -> dict[str, str]:
+    """What computes the statistics on each of the model's devices, and why."""
+    devices = {p.device for p in model.parameters() if p.device.type != "meta"}
+    return {str(device): f"{variant_for(device).name} ({why(device)})" for device in sorted(devices, key=str)}
