@@ -15,6 +15,7 @@ from floatscope import wire
 from floatscope._config import Config
 from floatscope._record import Sink
 from floatscope._run_name import run_name
+from floatscope._stats import variant_for, why
 
 __all__ = ["description", "rank_and_world", "sender_for"]
 
@@ -72,6 +73,7 @@ def description(
         "parameters": sum(p.numel() for p in model.parameters()),
         "optimizers": [type(o).__name__ for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
+        "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
@@ -79,3 +81,9 @@ def description(
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
     }
+
+
+def _statistics(model: nn.Module) -> dict[str, str]:
+    """What computes the statistics on each of the model's devices, and why."""
+    devices = {p.device for p in model.parameters() if p.device.type != "meta"}
+    return {str(device): f"{variant_for(device).name} ({why(device)})" for device in sorted(devices, key=str)}
