@@ -41,6 +41,14 @@ class Merged:
     argmax: npt.NDArray[np.int32]
     alone: dict[int, Frame]
 
+    @property
+    def seen(self) -> _Bool:
+        """The layers of which anything was measured."""
+        seen = self.present.any(axis=0)
+        for frame in self.alone.values():
+            seen |= frame.observed.any(axis=0)
+        return np.asarray(seen)
+
     def frames(self) -> Iterator[Frame]:
         """Both, for what shows the worst."""
         yield self.together

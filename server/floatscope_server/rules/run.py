@@ -128,9 +128,7 @@ class RunWindow:
 
     def _judge(self, rank: _Rank, number: int, step: _Step) -> Iterator[Finding]:
         rows = {kind: found.one_each() for kind, found in step.rows.items()}
-        layers = rank.layers.see(
-            self._table, rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values)
-        )
+        layers = rank.layers.see(self._table, rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values))
         now: Record = record_of(
             number,
             step.values,
@@ -149,7 +147,6 @@ class RunWindow:
             yield finding
         yield from rank.scalars.judge(now)
         rank.scalars.push(now, nonfinite)
-
 
     def _judge_merged(self, number: int, values: dict[str, float]) -> Iterator[Finding]:
         """A series of all ranks together. What is not finite in it was found on the rank that had it."""

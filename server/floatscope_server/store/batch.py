@@ -265,8 +265,9 @@ class Batch:
 
     def _kept_apart(self, run: KnownRun, writer: KnownWriter, given: str, name: str) -> None:
         """Say that a layer has another name than its rank gave it."""
-        detail: dict[str, str | int | float | bool | None] = {"layer": given, "name": name, "reason": "another rank has a module of that name and of another size"}
-        self._add_events(run, writer, 0, [wire.Event(step=max(writer.last_step, 0), kind="layer_apart", detail=detail)])
+        step = max(writer.last_step, 0)
+        event = wire.Event(step=step, kind="layer_apart", detail={"layer": given, "name": name})
+        self._add_events(run, writer, 0, [event])
 
     def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
         """Declare that a part of a hello was not kept."""
