@@ -73,7 +73,7 @@ class ActivationTap:
             casts = self._coming[layer] = self._announced(layer, module)
             if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
-                recorder.record("weight", layer, module.weight, cast=casts["weight"])
+                recorder.record("weight", layer, module.weight, cast=casts["weight"], parameter=module.weight)
 
     def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
         """The casts to come; none when an operand cannot be made of what the module knows."""
@@ -123,6 +123,7 @@ class ActivationTap:
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        self._recorder.ranks.in_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
             return

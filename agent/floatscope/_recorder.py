@@ -16,6 +16,7 @@ from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
 from floatscope._own_ops import OwnOperations
+from floatscope._placement import WHOLE, Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
@@ -96,6 +97,12 @@ class StepBuffer:
     parts: dict[torch.device, list[Part]] = field(default_factory=dict)
     """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
     transits: dict[torch.device, Transit] = field(default_factory=dict)
+    norm: str = "grad_norm"
+    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
+    framework_norm: Scalar | None = None
+    """The 2-norm by which gradients were clipped."""
+    framework_norm_scaled: bool = False
+    """It carries the loss scale."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
 
@@ -103,8 +110,9 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, means: Means | None = None) -> None:
+    def __init__(self, table: LayerTable, config: Config, ranks: Ranks, means: Means | None = None) -> None:
         self.table = table
+        self.ranks = ranks
         self._means = means or Means()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
@@ -164,23 +172,26 @@ class Recorder:
         cast: Operand | None = None,
         loss_scaled: bool = False,
         later: bool = False,
+        parameter: torch.Tensor | None = None,
     ) -> bool:
         """Measure ``tensor``, merged with what its layer had of that kind in this step. Never waits.
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
-        With ``later`` it is measured with others at the next ``flush``, where that is faster. Says whether it was, or
-        will be, measured; the table keeps the reason why not.
+        With ``later`` it is measured with others at the next ``flush``, where that is faster. ``parameter`` is what it
+        is, or the gradient of. Says whether it was, or will be, measured; the table keeps the reason why not.
         """
         reason = _FAILED
         with _measuring:
-            tensor, sharded = local_part(tensor)
-            tensor = stored_values(tensor)
+            placement, unmerged = self.ranks.of(kind, tensor, parameter)
+            if unmerged:
+                self.table.unseen(layer, unmerged)
+            tensor = stored_values(local_part(tensor))
             reason = why_not(tensor)
             if not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and (kind, layer) not in self._at_once and self._can_wait(tensor)
                 for piece in pieces(tensor, self._means.row_elements) if tensor.numel() else (tensor,):
-                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, sharded=sharded)
+                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
                     if waits:
                         if self._batch(rows).add(piece, part):
                             self.flush()
@@ -208,7 +219,7 @@ class Recorder:
         cast: Operand | None,
         *,
         loss_scaled: bool,
-        sharded: bool,
+        placement: Placement,
     ) -> Part:
         stored = stored_format(tensor.dtype)
         assert stored is not None, "why_not has asked"
@@ -219,7 +230,7 @@ class Recorder:
             limit=self._means.row_elements,
             format_=cast.format if cast is not None else stored,
             loss_scaled=loss_scaled,
-            sharded=sharded,
+            placement=placement,
         )
         self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
         if cast is not None:
@@ -268,14 +279,14 @@ class Recorder:
         format_: str,
         loss_scaled: bool = False,
         cast_scale: float | torch.Tensor = 1.0,
-        sharded: bool = False,
+        placement: Placement = WHOLE,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
 
         Only for ``collectors``. Of a row that nothing was written to nothing is reported.
         """
         scale = self.keep(cast_scale) if isinstance(cast_scale, torch.Tensor) else cast_scale
-        part = Part(kind, layer, 0, format_, loss_scaled, scale, sharded=sharded)
+        part = Part(kind, layer, 0, format_, loss_scaled, scale, placement=placement)
         self._adopted.setdefault(words.device, []).append((part, words, hist))
 
     def send(self) -> None:
@@ -297,7 +308,7 @@ class Recorder:
                     buffer.parts[device] = parts if transit.lost is None else []
                 elif parts or kept:
                     lost = "transfer_full"
-            buffer.lost = lost
+            buffer.lost, buffer.norm = lost, self.ranks.norm
         except BaseException:
             # What the rows hold is not known any more.
             self._devices.clear()

@@ -122,8 +122,8 @@ def merge_ranks(
     """Merge the ``frames`` of one kind, as (rank, frame) in the order of ranks and then of arrival.
 
     ``steps`` ascend and hold every step of every frame; ``size`` is the number of layers of the run. ``names`` are the
-    fields that are wanted, all without it; others may be missing in the result. Copies stand in for rows that should
-    count but are not there.
+    fields that are wanted, all without it; others may be missing in the result. Copies stand in for the rows of a
+    rank that has not reported the step.
     """
     wanted = set(FIELD_DTYPES) if names is None else set(names) | {"count"}
     if wanted & set(_SHARES):
@@ -132,7 +132,7 @@ def merge_ranks(
         wanted.add("absmax")
     shape = len(steps), size
     total = _Total(_Part.empty(shape, wanted), np.full(shape, -1, np.int32), np.full(shape, -np.inf))
-    counting: dict[tuple[str, int], _Bool] = {}
+    reported: dict[int, _Bool] = {}
     copies: dict[tuple[str, int], list[tuple[int, _Part]]] = {}
     alone: dict[int, Frame] = {}
     for rank, of_rank in _by_rank(frames):
@@ -144,22 +144,23 @@ def merge_ranks(
             if key not in parts:
                 parts[key] = _Part.empty(shape, wanted)
             parts[key].put(slice(row, row + frame.steps), frame)
+        reported[rank] = np.logical_or.reduce([part.present.any(axis=1) for part in parts.values()])
         for (placement, copy_of), part in parts.items():
             if not placement:
                 alone[rank] = _frame(steps, part)
             elif copy_of >= 0 and copy_of != rank:
                 copies.setdefault((placement, copy_of), []).append((rank, part))
             else:
-                counting[placement, rank] = part.present
                 total.add(rank, part, part.present)
-    nobody = np.zeros(shape, np.bool_)
-    for (placement, original), held in copies.items():
-        counted = counting.get((placement, original), nobody)
+    for (_, original), held in copies.items():
+        counted = np.zeros(shape, np.bool_)
+        if original in reported:
+            counted |= reported[original][:, None]
         for rank, part in held:
             missing = part.present & ~counted
             if missing.any():
                 total.add(rank, part, missing)
-                counted = counted | missing
+                counted |= missing
     return Merged(together=_frame(steps, total.part), present=total.part.present, argmax=total.argmax, alone=alone)
 
 

@@ -53,4 +53,4 @@ def reach_of(session: Session, run: Run, attempt: int | None = None) -> Reach:
         )
         .group_by(col(Writer.rank))
     )
-    return Reach(world=run.world, last_step={rank: step for rank, step in rows})
+    return Reach(world=run.world, last_step=dict(rows.all()))
