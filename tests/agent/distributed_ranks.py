@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._packing import Batch, pack
 
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 100.0
 STEPS = 3
 EVERY = floatscope.Config(activations_every=1, weights_every=1, histograms_every=1)
 VOCABULARY, WIDTH, INNER, BATCH = 11, 6, 10, 8
@@ -71,7 +74,6 @@ class Training:
     """Called after the model is watched."""
     micro_batches: int = 1
     data_parallel: bool = True
-    calls: list[str] = field(default_factory=list)
 
 
 def tokens_of(step: int) -> torch.Tensor:
@@ -230,7 +232,36 @@ def bitwise_ddp() -> Training:
 
 def bitwise_fsdp2() -> Training:
     """For weights after many steps."""
-    return fsdp2()
+    from torch.distributed.fsdp import fully_shard
+
+    return Training(model=fully_shard(Model()))
+
+
+def start_ranks(folder: Path, world: int, names: Sequence[str], **environment: str) -> list[subprocess.Popen[str]]:
+    """Processes that run ``names``; ``finish`` waits for them."""
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), str(rank), str(world), *names],
+            cwd=ROOT,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    """Wait until all have ended well."""
+    try:
+        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
 
 
 def run(name: str) -> dict[str, Any]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
 
 from floatscope import wire
 from floatscope._guard import Guard
@@ -23,10 +19,8 @@ from floatscope_server.frame import Frame
 from floatscope_server.merge import Merged, merge_ranks
 from floatscope_server.store.together import NORM, SHARE, Together
 from tests.agent import distributed_ranks
-from tests.agent.distributed_ranks import STEPS
+from tests.agent.distributed_ranks import STEPS, finish, start_ranks
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 100.0
 ON_2 = (
     "fsdp2",
     "fsdp2_ignored",
@@ -37,37 +31,10 @@ ON_2 = (
     "ddp_later",
     "tensor_parallel",
     "unknown",
-    "bitwise_ddp",
-    "bitwise_fsdp2",
 )
 ON_4 = ("fsdp2", "hsdp", "ddp")
 INTEGERS = ("count", "zeros", "nans", "infs")
 _bodies = msgspec.msgpack.Decoder(wire.Body)
-
-
-def start_ranks(folder: Path, world: int, names: Sequence[str], **environment: str) -> list[subprocess.Popen[str]]:
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), str(rank), str(world), *names],
-            cwd=ROOT,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    try:
-        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +128,16 @@ def alone() -> Callable[[str], Reports]:
     return lambda name: Reports.of([distributed_ranks.run(name)])
 
 
-def assert_same(merged: dict[str, float], single: dict[str, float]) -> None:
+def assert_same(merged: dict[str, float], single: dict[str, float], factor: float = 1.0) -> None:
+    """``factor``: how many times larger the elements of ``merged`` should be."""
     for name in INTEGERS:
         assert merged[name] == single[name], name
-    assert merged["absmax"] == pytest.approx(single["absmax"], rel=1e-6)
-    assert merged["absmin"] == pytest.approx(single["absmin"], rel=1e-6)
-    assert merged["sumsq"] == pytest.approx(single["sumsq"], rel=1e-6)
+    assert merged["absmax"] == pytest.approx(factor * single["absmax"], rel=1e-6)
+    assert merged["absmin"] == pytest.approx(factor * single["absmin"], rel=1e-6)
+    assert merged["sumsq"] == pytest.approx(factor**2 * single["sumsq"], rel=1e-6)
     # A sum may cancel: it is held against what it is a sum of.
-    magnitude = math.sqrt(single["sumsq"] * max(single["count"], 1))
-    assert merged["sum"] == pytest.approx(single["sum"], rel=1e-6, abs=1e-9 * magnitude)
+    magnitude = math.sqrt(merged["sumsq"] * max(single["count"], 1))
+    assert merged["sum"] == pytest.approx(factor * single["sum"], rel=1e-6, abs=1e-9 * magnitude)
 
 
 MERGING = [
@@ -193,10 +161,86 @@ def test_merged_summaries_are_those_of_one_process(
         for step in range(STEPS):
             merged, single = many.rows(kind, step), one.alone(kind, step)[0]
             assert merged.keys() == single.keys(), kind
+            # A rank's loss is the mean over its own samples, a share of 1 / world of the whole batch.
+            factor = float(world) if kind == "act_grad" else 1.0
             for layer, fields in single.items():
-                assert_same(merged[layer], fields)
+                assert_same(merged[layer], fields, factor)
     clipping = one.results[0]["norms"]
     norms = many.norms() if any(many.scalar(SHARE)) else many.scalar(NORM)
     assert norms == pytest.approx(clipping, rel=1e-6)
     assert norms == pytest.approx(many.results[0]["norms"], rel=1e-6)
     assert not any("not merged" in reason for reason in many.results[0]["coverage"]["reasons"])
+
+
+def test_shards_without_elements_are_reported_as_such(ranks_of: Callable[[str, int], Reports]) -> None:
+    many = ranks_of("fsdp2", 4)
+    gate = next(index for index, name in many.names().items() if name == "gate")
+    counts = {rank: frame["count"][0, frame.layers.tolist().index(gate)] for rank, frame in many.parts("grad", 0)}
+    assert counts[0] == distributed_ranks.WIDTH + 1
+    assert [counts.get(rank, 0) for rank in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_replicas_say_whose_copies_they_are(ranks_of: Callable[[str, int], Reports]) -> None:
+    places = {(rank, frame.placement, frame.copy_of) for rank, frame in ranks_of("hsdp", 4).parts("grad", 0)}
+    assert places == {(0, "shard", -1), (1, "shard", -1), (2, "shard", 0), (3, "shard", 1)}
+    places = {(rank, frame.placement, frame.copy_of) for rank, frame in ranks_of("ddp", 2).parts("grad", 0)}
+    assert places == {(0, "replica", -1), (1, "replica", 0)}
+
+
+def test_a_layer_of_shards_and_replicas(
+    ranks_of: Callable[[str, int], Reports], alone: Callable[[str], Reports]
+) -> None:
+    many, one = ranks_of("tensor_parallel", 2), alone("plain")
+    for kind in ("grad", "weight"):
+        # The first step only: torch clips no mixture of DTensors and plain ones.
+        merged, single = many.rows(kind, 0), one.alone(kind, 0)[0]
+        for layer in ("up", "down"):
+            assert_same(merged[layer], single[layer])
+    down = next(index for index, name in many.names().items() if name == "down")
+    places = {(r, f.placement, f.copy_of) for r, f in many.parts("grad", 0) if down in f.layers}
+    assert places == {(0, "shard", -1), (0, "replica", -1), (1, "shard", -1), (1, "replica", 0)}
+    # Plain tensors beside DTensors: nothing says that they are equal.
+    assert many.alone("grad", 0).keys() == {0, 1}
+    assert not many.norms()
+    assert not many.scalar(NORM)
+
+
+def test_a_parameter_that_fsdp_leaves_alone_is_kept_apart(
+    ranks_of: Callable[[str, int], Reports], alone: Callable[[str], Reports]
+) -> None:
+    many, one = ranks_of("fsdp2_ignored", 2), alone("plain")
+    assert many.rows("weight", 0)["up"]["count"] == distributed_ranks.WIDTH * distributed_ranks.INNER
+    assert_same(many.rows("weight", 0)["down"], one.alone("weight", 0)[0]["down"])
+    for fields in many.alone("grad", 0).values():
+        assert fields.keys() == {"up"}
+        assert fields["up"]["count"] == distributed_ranks.INNER
+    assert not any(many.scalar(name) for name in (SHARE, NORM)), "part of the gradient is not known to be whole"
+    assert any("not merged" in reason for reason in many.results[0]["coverage"]["reasons"])
+
+
+def test_flat_parameters(ranks_of: Callable[[str, int], Reports], alone: Callable[[str], Reports]) -> None:
+    many, one = ranks_of("fsdp1", 2), alone("plain")
+    for kind in ("grad", "weight"):
+        merged, single = many.rows(kind, 0), one.alone(kind, 0)[0]
+        assert merged.keys() == single.keys()
+        for layer, fields in single.items():
+            assert_same(merged[layer], fields)
+    assert many.norms()[0] == pytest.approx(one.results[0]["norms"][0], rel=1e-6)
+
+
+def test_what_nobody_explains_stays_with_its_rank(
+    ranks_of: Callable[[str, int], Reports], alone: Callable[[str], Reports]
+) -> None:
+    many, one = ranks_of("unknown", 2), alone("plain")
+    assert not many.rows("grad", 0)
+    assert many.alone("grad", 0).keys() == {0, 1}
+    assert not any(many.scalar(name) for name in (SHARE, NORM))
+    assert many.scalar("grad_norm/local") == pytest.approx(many.results[0]["norms"])
+    assert any("not merged" in reason for reason in many.results[0]["coverage"]["reasons"])
+    assert_same(many.rows("act", 0)["up"], one.alone("act", 0)[0]["up"])
+
+
+def test_the_framework_s_norm_is_reported_beside_ours(ranks_of: Callable[[str, int], Reports]) -> None:
+    many = ranks_of("ddp", 2)
+    assert many.scalar("grad_norm/framework") == pytest.approx(many.scalar(NORM), rel=1e-6)
+    assert not ranks_of("fsdp2", 2).scalar("grad_norm/framework"), "to have it would take a collective operation"
