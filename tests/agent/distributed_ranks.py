@@ -46,7 +46,7 @@ class Model(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.up = nn.Linear(WIDTH, INNER)
         self.down = nn.Linear(INNER, WIDTH)
-        self.frozen = nn.Linear(WIDTH, 3, bias=False).requires_grad_(False)
+        self.frozen = nn.Linear(WIDTH, 3, bias=False).requires_grad_(requires_grad=False)
         self.adapter = nn.Linear(3, WIDTH, bias=False)
         self.gate = nn.Linear(WIDTH, 1)
         self.norm = nn.LayerNorm(WIDTH)
@@ -103,8 +103,8 @@ def train(training: Training, *, watch: bool = True, steps: int = STEPS, **optio
         optimizer.zero_grad()
         parts = parts_of(tokens_of(step), training)
         for number, part in enumerate(parts):
-            quiet = number < len(parts) - 1 and hasattr(called, "no_sync")
-            with called.no_sync() if quiet else contextlib.nullcontext():
+            wrapped = isinstance(called, nn.parallel.DistributedDataParallel)
+            with called.no_sync() if wrapped and number < len(parts) - 1 else contextlib.nullcontext():
                 loss = functional.cross_entropy(called(part).flatten(0, 1), part.flatten()) / len(parts)
                 loss.backward()  # type: ignore[no-untyped-call]
         norms.append(clipped(training.model))
@@ -154,7 +154,8 @@ def fsdp2() -> Training:
     model = Model()
     for block in (model.up, model.down, model.gate):
         fully_shard(block)
-    return Training(model=fully_shard(model))
+    fully_shard(model)
+    return Training(model=model)
 
 
 def hsdp() -> Training:
@@ -165,7 +166,8 @@ def hsdp() -> Training:
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replica", "shard"))
     model = Model()
     fully_shard(model.up, mesh=mesh)
-    return Training(model=fully_shard(model, mesh=mesh))
+    fully_shard(model, mesh=mesh)
+    return Training(model=model)
 
 
 def fsdp2_ignored() -> Training:
@@ -174,7 +176,8 @@ def fsdp2_ignored() -> Training:
 
     model = Model()
     assert model.up.bias is not None
-    return Training(model=fully_shard(model, ignored_params={model.up.bias}))
+    fully_shard(model, ignored_params={model.up.bias})
+    return Training(model=model)
 
 
 def fsdp1() -> Training:
@@ -225,16 +228,13 @@ def unknown() -> Training:
     return Training(model=Model())
 
 
-def bitwise_ddp() -> Training:
-    """For weights after many steps."""
-    return ddp()
-
-
-def bitwise_fsdp2() -> Training:
-    """For weights after many steps."""
+def fsdp2_whole() -> Training:
+    """One group."""
     from torch.distributed.fsdp import fully_shard
 
-    return Training(model=fully_shard(Model()))
+    model = Model()
+    fully_shard(model)
+    return Training(model=model)
 
 
 def start_ranks(folder: Path, world: int, names: Sequence[str], **environment: str) -> list[subprocess.Popen[str]]:
@@ -265,12 +265,13 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """The training called ``name``."""
+    """The training called ``name``; of NAME:STEPS only the weights after so many steps, watched and not."""
+    name, _, steps = name.partition(":")
     make: Callable[[], Training] = globals()[name]
-    if not name.startswith("bitwise"):
+    if not steps:
         return train(make())
     return {
-        key: train(make(), watch=watch, steps=200)["weights"]
+        key: train(make(), watch=watch, steps=int(steps))["weights"]
         for key, watch in (("once", False), ("again", False), ("watched", True))
     }
 
