@@ -103,8 +103,9 @@ def train(training: Training, *, watch: bool = True, steps: int = STEPS, **optio
         optimizer.zero_grad()
         parts = parts_of(tokens_of(step), training)
         for number, part in enumerate(parts):
-            wrapped = isinstance(called, nn.parallel.DistributedDataParallel)
-            with called.no_sync() if wrapped and number < len(parts) - 1 else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                if isinstance(called, nn.parallel.DistributedDataParallel) and number < len(parts) - 1:
+                    stack.enter_context(called.no_sync())
                 loss = functional.cross_entropy(called(part).flatten(0, 1), part.flatten()) / len(parts)
                 loss.backward()  # type: ignore[no-untyped-call]
         norms.append(clipped(training.model))

@@ -17,6 +17,7 @@ from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.together import FRAMEWORK_NORM, NORM, SHARE
 
 if TYPE_CHECKING:
+    from floatscope_server.store import Store
     from tests.server.conftest import Make, MakeAgent, MakePen, OpenStore, Running
 
 INF = float("inf")
@@ -91,7 +92,7 @@ def test_what_is_not_known_to_merge_stays_apart(make: Make) -> None:
 
 
 def test_the_norm_is_finished_once_by_the_last_rank(
-    store: Any, make: Make, pen: MakePen, open_store: OpenStore
+    store: Store, make: Make, pen: MakePen, open_store: OpenStore
 ) -> None:
     pens = [pen(store, rank=rank, world=3, layers=[make.layer(0, "a")]) for rank in range(3)]
 
@@ -143,12 +144,12 @@ def test_a_merged_norm_is_judged(server: Running, agent: MakeAgent, make: Make) 
     assert [(a["kind"], a["severity"], a["rank"]) for a in alerts][-1] == ("grad_norm_spike", "critical", None)
 
 
-def events(store: Any, kind: str) -> list[StepEvent]:  # noqa: ANN401
+def events(store: Store, kind: str) -> list[StepEvent]:
     with store.read() as session:
         return list(session.exec(select(StepEvent).where(StepEvent.kind == kind).order_by(col(StepEvent.id))).all())
 
 
-def test_replicas_that_differ_are_told_once(store: Any, make: Make, pen: MakePen) -> None:  # noqa: ANN401
+def test_replicas_that_differ_are_told_once(store: Store, make: Make, pen: MakePen) -> None:
     table = [make.layer(0, "a"), make.layer(1, "b")]
     pens = [pen(store, rank=rank, world=3, layers=table) for rank in range(3)]
     tops = {0: [1.0, 2.0], 1: [1.0, 2.0], 2: [1.0, 2.5]}
@@ -162,7 +163,7 @@ def test_replicas_that_differ_are_told_once(store: Any, make: Make, pen: MakePen
     assert event.detail == {"kind": "weight", "layer": "b", "layers": 1, "ranks": "0, 2"}
 
 
-def test_a_norm_unlike_the_framework_s_is_told_once(store: Any, make: Make, pen: MakePen) -> None:  # noqa: ANN401
+def test_a_norm_unlike_the_framework_s_is_told_once(store: Store, make: Make, pen: MakePen) -> None:
     pens = [pen(store, rank=rank, world=2, layers=[make.layer(0, "a")]) for rank in (0, 1)]
     theirs = make.scalars(FRAMEWORK_NORM, 0, [2.0, 3.0, 3.0, np.nan])
     pens[0].deliver(wire.Body(scalars=(make.scalars(SHARE, 0, [2.0] * 4), theirs)))
@@ -172,7 +173,7 @@ def test_a_norm_unlike_the_framework_s_is_told_once(store: Any, make: Make, pen:
     assert event.detail == {"ours": 2.0, "framework": 3.0}
 
 
-def test_the_same_name_for_different_modules_is_kept_apart(store: Any, make: Make, pen: MakePen) -> None:  # noqa: ANN401
+def test_the_same_name_for_different_modules_is_kept_apart(store: Store, make: Make, pen: MakePen) -> None:
     def table(*parameters: int) -> list[wire.Layer]:
         return [msgspec.structs.replace(make.layer(i, str(i)), parameters=n) for i, n in enumerate(parameters)]
 
