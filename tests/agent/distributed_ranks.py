@@ -238,14 +238,16 @@ def fsdp2_whole() -> Training:
     return Training(model=model)
 
 
-def start_ranks(folder: Path, world: int, names: Sequence[str], **environment: str) -> list[subprocess.Popen[str]]:
-    """Processes that run ``names``; ``finish`` waits for them."""
+def start_ranks(
+    folder: Path, world: int, names: Sequence[str], *, silent: int | None = None, **environment: str
+) -> list[subprocess.Popen[str]]:
+    """Processes that run ``names``, of which the rank ``silent`` reports nothing; ``finish`` waits for them."""
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
     return [
         subprocess.Popen(
             [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), str(rank), str(world), *names],
             cwd=ROOT,
-            env=variables,
+            env=variables | ({"FLOATSCOPE_DISABLED": "1"} if rank == silent else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -295,7 +297,7 @@ def main() -> None:
     with group(Path(folder), int(rank), int(world)):
         for name in names:
             if name == "to_server":
-                train(fsdp2(), run="sharded", server=os.environ["FLOATSCOPE_SERVER"], config=EVERY)
+                train(fsdp2(), config=EVERY)
                 continue
             try:
                 result = run(name)
