@@ -10,6 +10,7 @@ from typing import Any
 
 from floatscope import wire
 from floatscope._address import ingest_url
+from floatscope._spool._home import default_directory
 
 __all__ = ["Config", "configured", "disabled_by_environment"]
 
@@ -35,16 +36,31 @@ class Config:
     """Steps between readings of module outputs and of the inputs and output gradients of linear layers."""
     weights_every: int = 100
     """Steps between readings of the weights."""
+    updates_every: int | None = None
+    """Steps between comparisons of the weights before and after an update; without it ``weights_every``."""
     histograms_every: int = 10
     """Steps between histograms, without which shares of underflow and overflow are not known."""
     queue_records: int = 1024
     """Most step records waiting for the sender."""
     queue_bytes: int = 64 << 20
     """Most host memory that waiting step records hold, in bytes."""
+    spool_dir: str | None = None
+    """Folder for what the server has not acknowledged; without one FLOATSCOPE_DIR, then the user's state directory."""
+    spool_bytes: int = 1 << 30
+    """Most bytes that all spools in that folder take together; 0 keeps everything in memory only."""
 
     def __post_init__(self) -> None:
-        for name in ("first_step", "gradients_every", "activations_every", "weights_every", "histograms_every"):
+        for name in (
+            "first_step",
+            "gradients_every",
+            "activations_every",
+            "weights_every",
+            "histograms_every",
+            "spool_bytes",
+        ):
             _require_integer(name, getattr(self, name), least=0)
+        if self.updates_every is not None:
+            _require_integer("updates_every", self.updates_every, least=0)
         for name in ("queue_records", "queue_bytes"):
             _require_integer(name, getattr(self, name), least=1)
         if self.run is not None and not wire.is_run_name(self.run):
@@ -74,6 +90,7 @@ def configured(config: Config | None, options: Mapping[str, object], environment
         "run": environment.get("FLOATSCOPE_RUN") or None,
         "server": environment.get("FLOATSCOPE_SERVER") or "http://127.0.0.1:6160",
         "token": environment.get("FLOATSCOPE_TOKEN") or None,
+        "spool_dir": default_directory(environment),
     }
     missing: dict[str, Any] = {name: value for name, value in fallback.items() if getattr(chosen, name) is None}
     return dataclasses.replace(chosen, **missing)

@@ -6,6 +6,7 @@ gradients.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-__all__ = ["DATA", "LOCAL", "WHOLE", "Placement", "Ranks", "dtensor_placement", "full_sizes", "group_placement"]
+__all__ = [
+    "DATA",
+    "LOCAL",
+    "WHOLE",
+    "Placement",
+    "Ranks",
+    "dtensor_placement",
+    "full_sizes",
+    "group_placement",
+    "rank_and_world",
+]
 
 
 class Placement(NamedTuple):
@@ -71,6 +82,8 @@ class Ranks:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
         self._meshes: dict[tuple[int, tuple[Any, ...]], tuple[Any, Placement]] = {}
         self._partial_groups = False
+        self.revision = 0
+        """Grows when something was learned that changes placements."""
         self.gradients: set[str] = set()
         """Kinds of placement that gradients have had."""
 
@@ -82,6 +95,11 @@ class Ranks:
             return "grad_norm/local" if self.gradients == {"local"} else ""
         return "grad_sumsq_share" if "shard" in self.gradients or self._partial_groups else "grad_norm"
 
+    @property
+    def activations(self) -> Placement:
+        """Of plain tensors that a forward or backward pass makes."""
+        return WHOLE if self.world == 1 else DATA
+
     def in_forward(self) -> None:
         """The watched model runs: a DDP that wraps it shows itself now, and only now."""
         if self.world == 1 or not torch.distributed.is_available():
@@ -90,6 +108,7 @@ class Ranks:
         if active is not None and not any(known() is active for known in self._ddp):
             self._ddp.append(weakref.ref(active))
             self._known.clear()
+            self.revision += 1
 
     def of(self, kind: str, tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[Placement, str]:
         """Of ``tensor``, which is ``parameter`` or its gradient, or an activation without one; and why it will not be
@@ -108,7 +127,7 @@ class Ranks:
             place = self._on_mesh(tensor)
             return place, _PARTIAL if place == LOCAL else ""
         if parameter is None:
-            return DATA, ""
+            return self.activations, ""
         known = self._known.get(id(parameter))
         if known is None or known[0]() is not parameter:
             place, why = self._of_parameter(parameter)
@@ -182,3 +201,17 @@ def full_sizes(model: nn.Module) -> dict[int, int]:
         sizes.update((id(p), shape.numel()) for p, shape in zip(flat._params or (), flat._shapes, strict=False))
     sizes.update({id(p): int(p.ds_numel) for p in model.parameters() if hasattr(p, "ds_numel")})
     return sizes
+
+
+def rank_and_world() -> tuple[int, int]:
+    """From torch.distributed where it runs, else from what its launchers set."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def _number(variable: str, default: int) -> int:
+    value = os.environ.get(variable, "").strip() or str(default)
+    if not value.isdecimal():
+        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
+    return int(value)

@@ -10,6 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -25,14 +26,16 @@ from floatscope._log import logger
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
-from floatscope._placement import Ranks
+from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
+from floatscope._updates import UpdateTap
 
 __all__ = ["Scope", "watch"]
 
+_preparing = Guard("rows were made")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
@@ -70,15 +73,20 @@ class Scope:
         """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
-        self._recorder = Recorder(self._table, config, Ranks(model, *_rank_and_world()), means)
+        self._recorder = Recorder(self._table, config, Ranks(model, *rank_and_world()), means)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
+        self._updates = UpdateTap(self._recorder)
+        self._gradients.changing = self._before_change
+        self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
         taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
+            with _preparing:
+                self._recorder.prepare()
             for tap in taps:
                 tap.install()
             self._sink = sink()
@@ -149,6 +157,7 @@ class Scope:
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
+        self._updates.end_step()
         with _ending:
             recorder.send()
         finished = recorder.next_step()
@@ -166,6 +175,7 @@ class Scope:
                     events=self._coverage_events(finished.step),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
+                    name_of=self._table.name_of,
                 )
         if isinstance(record, LostRecord):
             self._coverage_due, self._coverage_sent = finished.step + 1, None
@@ -191,6 +201,10 @@ class Scope:
     def _before_update(self) -> None:
         if not _capturing():
             self._read_weights()
+
+    def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
+        if not _capturing():
+            self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""
@@ -435,29 +449,22 @@ def _check_operands(name: str, module: CastsOperands) -> None:
             raise ValueError(f"{name}: operand {kind}: expected floatscope.Operand, got {type(operand).__name__}")
 
 
-def _rank_and_world() -> tuple[int, int]:
-    """From torch.distributed where it runs, else from what its launchers set."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "").strip() or str(default)
-    if not value.isdecimal():
-        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
-    return int(value)
-
-
 def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
     from floatscope._devices import LocalDevices
     from floatscope._sender import Limits, Sender
+    from floatscope._spool._spooler import SpoolPlace
 
-    rank, world = _rank_and_world()
+    rank, world = rank_and_world()
     identity = wire.Identity(
         run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
     )
     assert config.server is not None, "configured() gives every option a value"
+    assert config.spool_dir is not None, "configured() gives every option a value"
+    place = (
+        SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
+        if config.spool_bytes
+        else None
+    )
     return Sender(
         identity,
         config.server,
@@ -465,6 +472,7 @@ def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scale
         _description(model, optimizers, scaler, config),
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
+        spool=place,
     )
 
 
@@ -482,5 +490,6 @@ def _description(
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
+        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
         "histograms_every": config.histograms_every,
     }

@@ -30,9 +30,9 @@ def test_a_sharded_training_reads_like_a_plain_one(server: Running, tmp_path: Pa
     train(plain(), run="plain", server=server.url, config=EVERY)
     for kind in ("grad", "weight", "act"):
         for step in range(STEPS):
-            sharded, plain = (layers_of(server, run, kind, step) for run in ("sharded", "plain"))
-            assert sharded.keys() == plain.keys()
-            for name, row in plain.items():
+            sharded, single = (layers_of(server, run, kind, step) for run in ("sharded", "plain"))
+            assert sharded.keys() == single.keys()
+            for name, row in single.items():
                 assert [sharded[name][field] for field in EXACT] == [row[field] for field in EXACT]
                 for field in ("absmax", "absmin", "sumsq"):
                     assert sharded[name][field] == pytest.approx(row[field], rel=1e-6)
