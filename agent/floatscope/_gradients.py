@@ -64,7 +64,10 @@ class GradientTap:
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
-        clip = _ClipObserver(self, self._recorder)
+        norm = _NormObserver()
+        clip = _ClipObserver(self, self._recorder, norm)
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm))
+        self._undo.append(observe(torch.nn.utils, "get_total_norm", norm))
         self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
         self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
@@ -166,8 +169,10 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or id(parameter) in read or parameter.grad is None:
                 continue
             read.add(id(parameter))
-            wanted = recorder.buffer.gradients
-            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True):
+            if not recorder.buffer.gradients:
+                continue
+            gradient = parameter.grad
+            if recorder.record("grad", layer, gradient, loss_scaled=loss_scaled, later=True, parameter=parameter):
                 recorder.table.has_gradient(layer)
         self._read |= read
         if not backward_runs():
@@ -235,8 +240,8 @@ class _ObservedClosure:
 class _ClipObserver:
     """Sees ``clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)``."""
 
-    def __init__(self, tap: GradientTap, recorder: Recorder) -> None:
-        self._tap, self._recorder = tap, recorder
+    def __init__(self, tap: GradientTap, recorder: Recorder, norm: _NormObserver) -> None:
+        self._tap, self._recorder, self._norm = tap, recorder, norm
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
@@ -251,16 +256,40 @@ class _ClipObserver:
             return  # gradients that were used already, or those of a step that the optimizer is going to begin
         self._tap.begin_update()
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
-        self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
-        total = named["total_norm"]
+        scaled = self._tap.keep_scale()
+        self._tap.read(parameters, loss_scaled=scaled)
+        total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
         if type(total) not in (torch.Tensor, float):
             return  # a norm that is spread over the ranks: its value would take a collective operation
+        buffer = self._recorder.buffer
+        if two and buffer.framework_norm is None:
+            buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
+            buffer.framework_norm_scaled = scaled
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.clipped(clipped)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
+
+
+class _NormObserver:
+    """Sees ``get_total_norm(tensors, norm_type, ...)``: whether a norm by which gradients are clipped is the 2-norm."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[torch.Tensor] | None = None
+
+    def is_two(self, norm: object) -> bool:
+        """Whether ``norm`` is the last 2-norm that was computed."""
+        return self._last is not None and self._last() is norm
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        norm_type = kwargs.get("norm_type", args[1] if len(args) > 1 else 2.0)
+        two = float(norm_type) == 2.0
+        self._last = weakref.ref(result) if two and isinstance(result, torch.Tensor) else None
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:

@@ -13,25 +13,12 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._config import Config
+from floatscope._placement import rank_and_world
 from floatscope._record import Sink
 from floatscope._run_name import run_name
 from floatscope._stats import variant_for, why
 
-__all__ = ["description", "rank_and_world", "sender_for"]
-
-
-def rank_and_world() -> tuple[int, int]:
-    """From torch.distributed where it runs, else from what its launchers set."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "").strip() or str(default)
-    if not value.isdecimal():
-        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
-    return int(value)
+__all__ = ["description", "sender_for"]
 
 
 def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
