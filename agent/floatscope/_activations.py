@@ -85,7 +85,7 @@ class ActivationTap:
             casts = self._coming[layer] = self._announced(layer, module)
             if buffer.weights and "weight" in casts.operands and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
-                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"])
+                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"], parameter=module.weight)
             if buffer.weights and "weight" in casts.blocks:
                 recorder.record_blocks("weight", layer, module.weight, casts.blocks["weight"])
 
@@ -172,6 +172,7 @@ class ActivationTap:
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        self._recorder.ranks.in_forward()
         if self._forward_waits and not backward_runs():
             self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

@@ -38,8 +38,8 @@ class Config:
     """Steps between readings of module outputs and of the inputs and output gradients of linear layers."""
     weights_every: int = 100
     """Steps between readings of the weights."""
-    updates_every: int | None = None
-    """Steps between comparisons of the weights before and after an update; without it ``weights_every``."""
+    updates_every: int = 100
+    """Steps between comparisons of weights before and after an update, on a sample of each parameter."""
     histograms_every: int = 10
     """Steps between histograms, without which shares of underflow and overflow are not known."""
     queue_records: int = 1024
@@ -58,11 +58,9 @@ class Config:
     """Most host memory that those steps hold, in bytes."""
 
     def __post_init__(self) -> None:
-        every = ("gradients_every", "activations_every", "weights_every", "histograms_every")
-        for name in ("first_step", *every, "spool_bytes", "flight_recorder_steps"):
+        intervals = [f.name for f in dataclasses.fields(self) if f.name.endswith("_every")]
+        for name in ("first_step", *intervals, "flight_recorder_steps", "spool_bytes"):
             _require_integer(name, getattr(self, name), least=0)
-        if self.updates_every is not None:
-            _require_integer("updates_every", self.updates_every, least=0)
         for name in ("queue_records", "queue_bytes", "flight_recorder_bytes"):
             _require_integer(name, getattr(self, name), least=1)
         _require_share("overhead_budget", self.overhead_budget)

@@ -14,9 +14,9 @@ from statistics import median
 
 __all__ = ["KINDS", "WIDEST", "Change", "Governor", "StepCost"]
 
-KINDS = ("activations", "histograms", "weights", "updates", "gradients")
+KINDS = ("activations", "histograms", "updates", "weights", "gradients")
 """In the order in which their intervals are widened; they are narrowed in the reverse one."""
-WIDEST = {"activations": 1000, "histograms": 1000, "weights": 10_000, "updates": 10_000, "gradients": 100}
+WIDEST = {"activations": 1000, "histograms": 1000, "updates": 10_000, "weights": 10_000, "gradients": 100}
 """Steps; an interval that was given wider is left alone."""
 
 _WARM_UP = 2
@@ -93,7 +93,7 @@ class _Samples:
 
 
 class Governor:
-    """``finest`` gives the narrowest interval of each kind in steps, 0 for one that is not read at all.
+    """``finest`` gives the narrowest interval of each kind in steps, 0 (or none) for one that is not read.
 
     ``budget`` is a share of the step time without us, 0 for none: then the intervals stay as they are given, and the
     cost is measured all the same. Ranks that decide differently still meet: intervals are ``finest`` times a power of
@@ -102,8 +102,8 @@ class Governor:
 
     def __init__(self, finest: Mapping[str, int], budget: float) -> None:
         self.budget = budget
-        self.every = dict(finest)
-        self._finest = dict(finest)
+        self._finest = dict.fromkeys(KINDS, 0) | dict(finest)
+        self.every = dict(self._finest)
         self._allowed = budget or math.inf
         self._samples = {kind: _Samples() for kind in KINDS if kind != "histograms"}
         self._base: deque[float] = deque(maxlen=_STEPS)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
 
-from floatscope._device_rows import Part
+from floatscope._device_rows import Part, PartList
+from floatscope._placement import Placement
 from floatscope._readable import local_part, stored_format, why_not
 from floatscope._recorder import Recorder
 
 __all__ = ["GradientList", "GradientLists", "OnDevice"]
 
 _LISTS = 8
-_LOOKED_AT = 8
+_LOOKED_AT = 4
 """Gradients of a list whose dtype and device are looked at in one step, in turn: all of them would cost more than the
 rest. Whatever has another address is looked at by the variant anyway."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -34,18 +35,16 @@ class _Known(NamedTuple):
     layer: int
     dtype: torch.dtype
     device: torch.device
-    sharded: bool
+    placement: Placement
 
 
 class OnDevice(NamedTuple):
-    """Gradients of one device: ``tensors[i]`` goes to row ``at[i]``; what is known of these rows; their end."""
+    """Gradients of one device: ``tensors[i]`` goes to row ``at[i]``; what is known of these rows."""
 
     device: torch.device
     at: tuple[int, ...]
     tensors: Sequence[torch.Tensor]
-    parts: dict[int, Part]
-    opened: dict[tuple[str, int], int]
-    end: int
+    rows: PartList
 
 
 class GradientList:
@@ -117,9 +116,8 @@ class GradientList:
             here = [(row, tensor) for row, i in zip(whole.at, places, strict=True) if (tensor := local[i]) is not None]
             if here:
                 at, tensors = zip(*here, strict=True)
-                parts = {row: whole.parts[row] for row in at}
-                opened = {(part.kind, part.layer): row for row, part in parts.items()}
-                some.append(OnDevice(whole.device, at, tensors, parts, opened, max(at) + 1))
+                parts = {row: whole.rows.parts[row] for row in at}
+                some.append(OnDevice(whole.device, at, tensors, _listed(parts)))
         return some, frozenset(self._chosen_ids[i] for i in present)
 
     def _as_known(self, place: int, found: Sequence[Any]) -> bool:
@@ -127,12 +125,45 @@ class GradientList:
         return (gradient.dtype, gradient.device) == self._looks[place] and gradient.layout == torch.strided
 
 
+class _OfOptimizer(NamedTuple):
+    """The list of all parameters of an optimizer, which keeps them alive itself."""
+
+    generation: int
+    groups: list[list[torch.Tensor]]
+    parameters: list[torch.Tensor]
+    listed: GradientList
+
+
 class GradientLists:
     """The lists that were read lately."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer] = weakref.WeakKeyDictionary()
         self._lists: dict[tuple[int, int, int, bool], GradientList] = {}
+
+    def of(
+        self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool
+    ) -> tuple[list[torch.Tensor], GradientList | None]:
+        """The parameters of ``optimizer``, and the list that they are known as."""
+        known = self._optimizers.get(optimizer)
+        groups = optimizer.param_groups
+        if (
+            known is not None
+            and known.generation == self._recorder.generation
+            and known.listed.valid
+            and known.listed.loss_scaled == loss_scaled
+            and len(groups) == len(known.groups)
+            and all(_same(group["params"], known.groups[i]) for i, group in enumerate(groups))
+        ):
+            return known.parameters, known.listed
+        self._optimizers.pop(optimizer, None)
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        listed = self.find(parameters, loss_scaled=loss_scaled)
+        if listed is not None:
+            copies = [list(group["params"]) for group in groups]
+            self._optimizers[optimizer] = _OfOptimizer(self._recorder.generation, copies, parameters, listed)
+        return parameters, listed
 
     def find(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
         """The list of exactly these parameters."""
@@ -151,6 +182,7 @@ class GradientLists:
         before = self.find(parameters, loss_scaled=loss_scaled)
         known = dict(before.known) if before is not None else {}
         kinds = set()
+        placements: dict[int, Placement] = {}
         for place, parameter in enumerate(parameters):
             if parameter.grad is None or self._recorder.table.layer_of(parameter) is None:
                 continue
@@ -158,17 +190,22 @@ class GradientLists:
             if fact is None:
                 return
             known[place] = fact
+            if placements.setdefault(fact.layer, fact.placement) != fact.placement:
+                return  # rows of one layer that are kept apart
             kinds.add(type(parameter.grad) in _PLAIN)
         if len(kinds) != 1:
             return
         if len(self._lists) >= _LISTS:
             self._lists.pop(next(iter(self._lists)))
+        if before is not None:
+            before.valid = False
         known = dict(sorted(known.items()))
         listed = GradientList(self._recorder, parameters, known, loss_scaled=loss_scaled)
         self._lists[self._key(parameters, loss_scaled)] = listed
 
     def _key(self, parameters: Sequence[torch.Tensor], loss_scaled: bool) -> tuple[int, int, int, bool]:
-        return self._recorder.generation, id(parameters[0]), len(parameters), loss_scaled
+        recorder = self._recorder
+        return recorder.generation + recorder.ranks.revision, id(parameters[0]), len(parameters), loss_scaled
 
     def _look(self, parameter: torch.Tensor) -> _Known | None:
         gradient, layer = parameter.grad, self._recorder.table.layer_of(parameter)
@@ -181,10 +218,16 @@ class GradientLists:
             return None
         if gradient.layout != torch.strided or self._recorder.table.elements(layer) > self._recorder.row_elements:
             return None
-        tensor, sharded = local_part(gradient)
-        if type(tensor) not in _PLAIN or why_not(tensor):
+        placement, unmerged = self._recorder.ranks.of("grad", gradient, parameter)
+        tensor = local_part(gradient)
+        if unmerged or type(tensor) not in _PLAIN or why_not(tensor):
             return None
-        return _Known(layer, tensor.dtype, tensor.device, sharded)
+        return _Known(layer, tensor.dtype, tensor.device, placement)
+
+
+def _same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    # Equality of lists would compare tensors where they are not the same.
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _picking(places: list[int]) -> _Pick:
@@ -208,6 +251,9 @@ def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *,
         row = rows.place("grad", fact.layer)
         at.append(row)
         bound = recorder.table.elements(fact.layer)
-        parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, sharded=fact.sharded, bound=bound))
-    opened = {(part.kind, part.layer): row for row, part in parts.items()}
-    return OnDevice(device, tuple(at), (), parts, opened, max(at) + 1)
+        parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, placement=fact.placement, bound=bound))
+    return OnDevice(device, tuple(at), (), _listed(parts))
+
+
+def _listed(parts: dict[int, Part]) -> PartList:
+    return PartList(parts, {(part.kind, part.layer): row for row, part in parts.items()}, max(parts) + 1)

@@ -64,7 +64,10 @@ class GradientTap:
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
-        clip = _ClipObserver(self, self._recorder)
+        norm = _NormObserver()
+        clip = _ClipObserver(self, self._recorder, norm)
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm))
+        self._undo.append(observe(torch.nn.utils, "get_total_norm", norm))
         self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
         self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
@@ -110,8 +113,9 @@ class GradientTap:
 
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._last = weakref.ref(optimizer), self.read(parameters, loss_scaled=loss_scaled)
+        parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+        self._last = weakref.ref(optimizer), listed
         index = self.index_of(optimizer)
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index)) if index else 0
@@ -119,28 +123,29 @@ class GradientTap:
             name = f"lr/{number}" if number else "lr"
             rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
 
-    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
-        """Measure the gradients of those parameters that are ours and were not read in this step yet.
-
-        The list that ``parameters`` are known as.
-        """
+    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+        """Measure the gradients of those parameters that are ours and were not read in this step yet."""
         listed = self._lists.find(parameters, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+
+    def _read_listed(
+        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: bool
+    ) -> None:
         found = listed.gradients(parameters) if listed is not None else None
         if listed is not None and found is not None and self._read.isdisjoint(listed.all):
             devices, read = found
             if not self._recorder.buffer.gradients or self._read_list(listed, devices):
                 self._read = self._read | read if self._read else read
-                return listed
+                return
         self._read_each(parameters, loss_scaled=loss_scaled)
         if self._recorder.buffer.gradients and found is None and not backward_runs():
             self._lists.learn(parameters, loss_scaled=loss_scaled)
-        return listed
 
     def _read_list(self, listed: GradientList, devices: list[OnDevice]) -> bool:
         recorder = self._recorder
         for some in devices:
             rows = recorder.rows_on(some.device)
-            if not rows.put_list(some.parts, some.opened, some.end, loss_scaled=listed.loss_scaled):
+            if not rows.put_list(some.rows, loss_scaled=listed.loss_scaled):
                 return False
         for some in devices:
             rows = recorder.rows_on(some.device)
@@ -151,7 +156,7 @@ class GradientTap:
             if not done:
                 # Nobody knows which of them were measured. The next time each is by itself.
                 listed.valid = False
-                for part in some.parts.values():
+                for part in some.rows.parts.values():
                     rows.discard(part)
                     recorder.unread(part)
         return True
@@ -164,8 +169,10 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or id(parameter) in read or parameter.grad is None:
                 continue
             read.add(id(parameter))
-            wanted = recorder.buffer.gradients
-            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True):
+            if not recorder.buffer.gradients:
+                continue
+            gradient = parameter.grad
+            if recorder.record("grad", layer, gradient, loss_scaled=loss_scaled, later=True, parameter=parameter):
                 recorder.table.has_gradient(layer)
         self._read |= read
         if not backward_runs():
@@ -233,8 +240,8 @@ class _ObservedClosure:
 class _ClipObserver:
     """Sees ``clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)``."""
 
-    def __init__(self, tap: GradientTap, recorder: Recorder) -> None:
-        self._tap, self._recorder = tap, recorder
+    def __init__(self, tap: GradientTap, recorder: Recorder, norm: _NormObserver) -> None:
+        self._tap, self._recorder, self._norm = tap, recorder, norm
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
@@ -249,16 +256,40 @@ class _ClipObserver:
             return  # gradients that were used already, or those of a step that the optimizer is going to begin
         self._tap.begin_update()
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
-        self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
-        total = named["total_norm"]
+        scaled = self._tap.keep_scale()
+        self._tap.read(parameters, loss_scaled=scaled)
+        total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
         if type(total) not in (torch.Tensor, float):
             return  # a norm that is spread over the ranks: its value would take a collective operation
+        buffer = self._recorder.buffer
+        if two and buffer.framework_norm is None:
+            buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
+            buffer.framework_norm_scaled = scaled
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.clipped(clipped)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
+
+
+class _NormObserver:
+    """Sees ``get_total_norm(tensors, norm_type, ...)``: whether a norm by which gradients are clipped is the 2-norm."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[torch.Tensor] | None = None
+
+    def is_two(self, norm: object) -> bool:
+        """Whether ``norm`` is the last 2-norm that was computed."""
+        return self._last is not None and self._last() is norm
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        norm_type = kwargs.get("norm_type", args[1] if len(args) > 1 else 2.0)
+        two = float(norm_type) == 2.0
+        self._last = weakref.ref(result) if two and isinstance(result, torch.Tensor) else None
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:

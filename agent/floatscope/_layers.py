@@ -15,6 +15,7 @@ from torch import nn
 from floatscope import wire
 from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
+from floatscope._placement import full_sizes
 from floatscope._record import encodable
 
 __all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
@@ -39,7 +40,7 @@ class LayerTable:
     """Layers of one model: every module that owns parameters or multiplies matrices, numbered in module order.
 
     A parameter used by several modules (tied weights) belongs to the first of them. ``parameters`` of a layer counts
-    those it owns. Modules and parameters are held weakly: a model that nobody else needs is free to go.
+    those it owns, over all ranks. Modules and parameters are held weakly: a model that nobody else needs is free to go.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -59,6 +60,7 @@ class LayerTable:
         self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
         uncalled: set[nn.Module] = set()
+        sizes = full_sizes(model)
         for name, module in model.named_modules():
             owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
             if isinstance(module, nn.MultiheadAttention):
@@ -81,7 +83,7 @@ class LayerTable:
                     index=index,
                     name=encodable(name) or ROOT_NAME,
                     module_type=encodable(type(module).__name__),
-                    parameters=sum(p.numel() for p in owned),
+                    parameters=sum(sizes.get(id(p), p.numel()) for p in owned),
                 )
             )
         self._changed.update(range(len(self._modules)))

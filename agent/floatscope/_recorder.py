@@ -12,12 +12,13 @@ from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
 from floatscope._own_ops import OwnOperations
+from floatscope._placement import Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
@@ -52,13 +53,13 @@ def ring_bytes(rows: int) -> int:
 
 
 def _off_the_host(device: torch.device) -> bool:
-    return device.type != "cpu"
+    return device.type not in ("cpu", "meta")
 
 
-def _ring(device: torch.device, rows: int) -> tuple[Ring, Streams] | None:
+def _route(device: torch.device) -> Route | None:
     if not _off_the_host(device):
         return None
-    return Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device)
+    return Route(lambda rows: Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,8 @@ class Means:
     variant: Callable[[torch.device], Variant] = variant_for
     batched: Callable[[torch.device], bool] = _off_the_host
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
-    ring: Callable[[torch.device, int], tuple[Ring, Streams] | None] = _ring
-    """Of a device, for so many rows; None where rows need not be transferred."""
+    route: Callable[[torch.device], Route | None] = _route
+    """None where rows need not be transferred."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -101,6 +102,12 @@ class StepBuffer:
     parts: dict[torch.device, list[Part]] = field(default_factory=dict)
     """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
     transits: dict[torch.device, Transit] = field(default_factory=dict)
+    norm: str = "grad_norm"
+    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
+    framework_norm: Scalar | None = None
+    """The 2-norm by which gradients were clipped."""
+    framework_norm_scaled: bool = False
+    """It carries the loss scale."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
 
@@ -108,8 +115,11 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, sampling: Sampling, means: Means | None = None) -> None:
+    def __init__(
+        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, means: Means | None = None
+    ) -> None:
         self.table = table
+        self.ranks = ranks
         self._sampling = sampling
         self._means = means or Means()
         self._config = config
@@ -142,10 +152,10 @@ class Recorder:
         rows = self._devices.get(device)
         if rows is None:
             layers = self.table.layers_on(device)
-            capacity = max(16, 4 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
-            ring, streams = self._means.ring(device, capacity) or (None, None)
-            variant = self._means.variant(device)
-            rows = DeviceRows(device, variant, capacity=capacity, ring=ring, streams=streams)
+            # Gradient, weight, output, update and what of it is lost; input and output gradient.
+            capacity = max(16, 5 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
+            route = self._means.route(device)
+            rows = DeviceRows(device, self._means.variant(device), capacity=capacity, route=route)
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
@@ -166,7 +176,7 @@ class Recorder:
     @property
     def parts(self) -> list[Part]:
         """Everything that was measured in the step in progress, or waits to be."""
-        return [part for rows in self._devices.values() for part in rows.parts.values()]
+        return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
         self,
@@ -177,23 +187,26 @@ class Recorder:
         cast: Operand | None = None,
         loss_scaled: bool = False,
         later: bool = False,
+        parameter: torch.Tensor | None = None,
     ) -> bool:
         """Measure ``tensor``, merged with what its layer had of that kind in this step. Never waits.
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
-        With ``later`` it is measured with others at the next ``flush``, where that is faster. Says whether it was, or
-        will be, measured; the table keeps the reason why not.
+        With ``later`` it is measured with others at the next ``flush``, where that is faster. ``parameter`` is what it
+        is, or the gradient of. Says whether it was, or will be, measured; the table keeps the reason why not.
         """
         reason = _FAILED
         with _measuring:
-            tensor, sharded = local_part(tensor)
-            tensor = stored_values(tensor)
+            placement, unmerged = self.ranks.of(kind, tensor, parameter)
+            if unmerged:
+                self.table.unseen(layer, unmerged)
+            tensor = stored_values(local_part(tensor))
             reason = why_not(tensor)
             if not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
-                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, sharded=sharded)
+                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
                     if waits:
                         if self._batch(rows).add(piece, part):
                             self.flush()
@@ -218,7 +231,13 @@ class Recorder:
             with OwnOperations():
                 rows = self.rows_on(tensor.device)
         part = rows.part_for(
-            kind, layer, elements, limit=self.row_elements, format_=stored, loss_scaled=loss_scaled, sharded=False
+            kind,
+            layer,
+            elements,
+            limit=self.row_elements,
+            format_=stored,
+            loss_scaled=loss_scaled,
+            placement=self.ranks.activations,
         )
         self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
         if self._batch(rows).add(tensor, part):
@@ -244,7 +263,7 @@ class Recorder:
         cast: Operand | None,
         *,
         loss_scaled: bool,
-        sharded: bool,
+        placement: Placement,
     ) -> Part:
         stored = stored_format(tensor.dtype)
         assert stored is not None, "why_not has asked"
@@ -255,7 +274,7 @@ class Recorder:
             limit=self.row_elements,
             format_=cast.format if cast is not None else stored,
             loss_scaled=loss_scaled,
-            sharded=sharded,
+            placement=placement,
         )
         self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
         if cast is not None:
@@ -291,7 +310,7 @@ class Recorder:
         if names[0] in own:
             return
         with _measuring:
-            tensor, _ = local_part(tensor)
+            tensor = local_part(tensor)
             if not why_not(tensor):
                 figures = block_figures(tensor, cast.format, rounds_up=cast.rounds_up)
                 if figures is not None:
@@ -308,9 +327,7 @@ class Recorder:
         stored = stored_format(tensors[0].dtype)
         assert stored is not None, "made here"
         parts = [
-            rows.part_for(
-                kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False, sharded=False
-            )
+            rows.part_for(kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False)
             for layer, t in zip(layers, tensors, strict=True)
         ]
         done = False
@@ -352,14 +369,16 @@ class Recorder:
         format_: str,
         loss_scaled: bool = False,
         cast_scale: float | torch.Tensor = 1.0,
-        sharded: bool = False,
+        placement: Placement | None = None,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
 
-        Only for ``collectors``. Of a row that nothing was written to nothing is reported.
+        Only for ``collectors``. Without a ``placement`` it is of activations. Of a row that nothing was written to
+        nothing is reported.
         """
         scale = self.keep(cast_scale) if isinstance(cast_scale, torch.Tensor) else cast_scale
-        part = Part(kind, layer, 0, format_, loss_scaled, scale, sharded=sharded)
+        placement = self.ranks.activations if placement is None else placement
+        part = Part(kind, layer, 0, format_, loss_scaled, scale, placement=placement)
         self._adopted.setdefault(words.device, []).append((part, words, hist))
 
     def send(self) -> None:
@@ -374,14 +393,14 @@ class Recorder:
             for device, taken in adopted.items():
                 self.rows_on(device).adopt(taken, histogram=buffer.histograms)
             for device, rows in self._devices.items():
-                parts, kept = list(rows.parts.values()), rows.kept
+                parts, kept = rows.parts(), rows.kept
                 transit = rows.send(histogram=buffer.histograms)
                 if transit is not None:
                     buffer.transits[device] = transit
                     buffer.parts[device] = parts if transit.lost is None else []
                 elif parts or kept:
                     lost = "transfer_full"
-            buffer.lost = lost
+            buffer.lost, buffer.norm = lost, self.ranks.norm
         except BaseException:
             # What the rows hold is not known any more.
             self._devices.clear()

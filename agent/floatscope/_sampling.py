@@ -49,7 +49,7 @@ class Sampling:
                 "gradients": config.gradients_every,
                 "activations": config.activations_every,
                 "weights": config.weights_every,
-                "updates": config.weights_every if config.updates_every is None else config.updates_every,
+                "updates": config.updates_every,
                 "histograms": config.histograms_every,
             },
             config.overhead_budget,

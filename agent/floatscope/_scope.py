@@ -25,6 +25,7 @@ from floatscope._log import logger
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
+from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
 from floatscope._sampling import Sampling
@@ -74,7 +75,7 @@ class Scope:
         self.config = config
         self._table = LayerTable(model)
         self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
-        self._recorder = Recorder(self._table, config, self._sampling, means)
+        self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), means)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
@@ -226,7 +227,7 @@ class Scope:
             own = dict(module.named_parameters(recurse=False))
             # A bias has other limits than the matrix that a layer multiplies by.
             for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer, module):
-                self._recorder.record("weight", layer, parameter, later=True)
+                self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
     def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:

@@ -13,24 +13,12 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._config import Config
+from floatscope._placement import rank_and_world
 from floatscope._record import Sink
 from floatscope._run_name import run_name
+from floatscope._stats import variant_for, why
 
-__all__ = ["description", "rank_and_world", "sender_for"]
-
-
-def rank_and_world() -> tuple[int, int]:
-    """From torch.distributed where it runs, else from what its launchers set."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "").strip() or str(default)
-    if not value.isdecimal():
-        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
-    return int(value)
+__all__ = ["description", "sender_for"]
 
 
 def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
@@ -46,11 +34,7 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
     )
     assert config.server is not None, "configured() gives every option a value"
     assert config.spool_dir is not None, "configured() gives every option a value"
-    place = (
-        SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
-        if config.spool_bytes
-        else None
-    )
+    place = SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
     return Sender(
         identity,
         config.server,
@@ -58,10 +42,10 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
         description(model, optimizers, scaler, config),
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
-        spool=place,
         flight=FlightRecorder(
             max_steps=config.flight_recorder_steps, max_bytes=config.flight_recorder_bytes, rank=rank
         ),
+        spool=place if config.spool_bytes else None,
     )
 
 
@@ -76,10 +60,17 @@ def description(
         "parameters": sum(p.numel() for p in model.parameters()),
         "optimizers": [type(o).__name__ for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
+        "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
-        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
+        "updates_every": config.updates_every,
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
     }
+
+
+def _statistics(model: nn.Module) -> dict[str, str]:
+    """What computes the statistics on each of the model's devices, and why."""
+    devices = {p.device for p in model.parameters() if p.device.type != "meta"}
+    return {str(device): f"{variant_for(device).name} ({why(device)})" for device in sorted(devices, key=str)}

@@ -10,78 +10,25 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
-from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-import floatscope
-from floatscope._demo.model import GPT
 from tests.bench.spread import spread
+from tests.bench.training import MakeModel, Training, gpt, mlp
 
-_NOWHERE = "http://127.0.0.1:9"
 _BLOCK = 25
 _SETTLING = 4
 _BLOCKS = 24
 
 
-Model = tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]
-"""A model, and its loss on a batch that is always the same."""
-
-
-def _mlp(width: int, batch: int) -> Model:
+def _small() -> MakeModel:
     torch.manual_seed(0)
-    inputs, labels = torch.randn(batch, width // 2), torch.randint(0, 10, (batch,))
-    layers = (nn.Linear(width // 2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
-    return nn.Sequential(*layers), lambda m: functional.cross_entropy(m(inputs), labels)
-
-
-def _gpt() -> Model:
-    torch.manual_seed(0)
-    model = GPT()
-    tokens = torch.randint(0, 256, (4, model.context))
-    return model, lambda m: functional.cross_entropy(m(tokens).flatten(0, 1), tokens.flatten())
-
-
-_MODELS: dict[str, Callable[[], Model]] = {
-    "MLP 0.4 M, batch 256": lambda: _mlp(512, 256),
-    "MLP 1.6 M, batch 1024": lambda: _mlp(1024, 1024),
-    "the demo's GPT, 1.2 M": _gpt,
-}
-_SETTINGS: dict[str, dict[str, Any] | None] = {
-    "defaults": {},
-    "no budget": {"overhead_budget": 0},
-    "nobody (noise)": None,
-}
-
-
-class Training:
-    """One of two that take turns; with ``options`` it is watched."""
-
-    def __init__(self, make: Callable[[], Model], options: dict[str, Any] | None) -> None:
-        self.model, self._loss = make()
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.scope: floatscope.Scope | None = None
-        if options is not None:
-            # In memory: the disk is the spool's bench's.
-            self.scope = floatscope.watch(
-                self.model, self.optimizer, run="bench", server=_NOWHERE, spool_bytes=0, **options
-            )
-
-    def step(self) -> float:
-        """Seconds that one step takes."""
-        begin = time.perf_counter()
-        self.optimizer.zero_grad()
-        loss = self._loss(self.model)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        if self.scope is not None:
-            self.scope.step(loss=loss)
-        return time.perf_counter() - begin
+    inputs, labels = torch.randn(256, 256), torch.randint(0, 10, (256,))
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    return model, lambda m: functional.cross_entropy(m(inputs), labels)
 
 
 def _turns(plain: Training, watched: Training) -> tuple[float, float]:
@@ -106,9 +53,12 @@ def _measure(name: str, plain: Training, watched: Training) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("floatscope").setLevel(logging.ERROR)
-    for name, make in _MODELS.items():
-        for what, options in _SETTINGS.items():
-            plain, watched = Training(make, None), Training(make, options)
+    models = {"MLP 0.4 M, batch 256": _small, "MLP 1.6 M, batch 1024": mlp, "the demo's GPT, 1.2 M": gpt}
+    for name, make in models.items():
+        for what, options in {"defaults": {}, "no budget": {"overhead_budget": 0}, "nobody (noise)": None}.items():
+            plain, watched = Training(make), Training(make)
+            if options is not None:
+                watched.watch(options)
             gc.collect()
             _measure(f"{name}: {what}", plain, watched)
             if watched.scope is not None:
