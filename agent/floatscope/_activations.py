@@ -26,7 +26,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
 
-_hooking = Guard("a module's hook ran")
+_hooking = Guard("a module's hook ran", charge="activations")
 
 
 class ActivationTap:

@@ -22,7 +22,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
-_stepping = Guard("an optimizer stepped")
+_stepping = Guard("an optimizer stepped", charge="gradients")
 _reading = Guard("gradients were measured")
 
 
@@ -110,8 +110,9 @@ class GradientTap:
 
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._last = weakref.ref(optimizer), self.read(parameters, loss_scaled=loss_scaled)
+        parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+        self._last = weakref.ref(optimizer), listed
         index = self.index_of(optimizer)
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index)) if index else 0
@@ -119,28 +120,29 @@ class GradientTap:
             name = f"lr/{number}" if number else "lr"
             rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
 
-    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
-        """Measure the gradients of those parameters that are ours and were not read in this step yet.
-
-        The list that ``parameters`` are known as.
-        """
+    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+        """Measure the gradients of those parameters that are ours and were not read in this step yet."""
         listed = self._lists.find(parameters, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+
+    def _read_listed(
+        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: bool
+    ) -> None:
         found = listed.gradients(parameters) if listed is not None else None
         if listed is not None and found is not None and self._read.isdisjoint(listed.all):
             devices, read = found
             if not self._recorder.buffer.gradients or self._read_list(listed, devices):
                 self._read = self._read | read if self._read else read
-                return listed
+                return
         self._read_each(parameters, loss_scaled=loss_scaled)
         if self._recorder.buffer.gradients and found is None and not backward_runs():
             self._lists.learn(parameters, loss_scaled=loss_scaled)
-        return listed
 
     def _read_list(self, listed: GradientList, devices: list[OnDevice]) -> bool:
         recorder = self._recorder
         for some in devices:
             rows = recorder.rows_on(some.device)
-            if not rows.put_list(some.parts, some.opened, some.end, loss_scaled=listed.loss_scaled):
+            if not rows.put_list(some.rows, loss_scaled=listed.loss_scaled):
                 return False
         for some in devices:
             rows = recorder.rows_on(some.device)
@@ -151,7 +153,7 @@ class GradientTap:
             if not done:
                 # Nobody knows which of them were measured. The next time each is by itself.
                 listed.valid = False
-                for part in some.parts.values():
+                for part in some.rows.parts.values():
                     rows.discard(part)
                     recorder.unread(part)
         return True

@@ -12,7 +12,7 @@ from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
@@ -21,13 +21,14 @@ from floatscope._own_ops import OwnOperations
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
+from floatscope._sampling import Sampling, Wanted
 from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
 from floatscope._streams import Streams
 from floatscope._summary import BINS
 
 __all__ = ["Means", "Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged")
+_logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
@@ -51,13 +52,13 @@ def ring_bytes(rows: int) -> int:
 
 
 def _off_the_host(device: torch.device) -> bool:
-    return device.type != "cpu"
+    return device.type not in ("cpu", "meta")
 
 
-def _ring(device: torch.device, rows: int) -> tuple[Ring, Streams] | None:
+def _route(device: torch.device) -> Route | None:
     if not _off_the_host(device):
         return None
-    return Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device)
+    return Route(lambda rows: Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,8 @@ class Means:
     variant: Callable[[torch.device], Variant] = variant_for
     batched: Callable[[torch.device], bool] = _off_the_host
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
-    ring: Callable[[torch.device, int], tuple[Ring, Streams] | None] = _ring
-    """Of a device, for so many rows; None where rows need not be transferred."""
+    route: Callable[[torch.device], Route | None] = _route
+    """None where rows need not be transferred."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -78,6 +79,7 @@ class StepBuffer:
     """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
+    wanted: Wanted
     gradients: bool
     activations: bool
     weights: bool
@@ -106,8 +108,9 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, means: Means | None = None) -> None:
+    def __init__(self, table: LayerTable, config: Config, sampling: Sampling, means: Means | None = None) -> None:
         self.table = table
+        self._sampling = sampling
         self._means = means or Means()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
@@ -123,17 +126,15 @@ class Recorder:
         self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
-        every = self._config.updates_every
+        wanted = self._sampling.wanted(step)
         return StepBuffer(
             step=step,
-            gradients=due(self._config.gradients_every),
-            activations=due(self._config.activations_every),
-            weights=due(self._config.weights_every),
-            updates=due(self._config.weights_every if every is None else every),
-            histograms=due(self._config.histograms_every),
+            wanted=wanted,
+            gradients=wanted.gradients,
+            activations=wanted.activations,
+            weights=wanted.weights,
+            updates=wanted.updates,
+            histograms=wanted.histograms,
         )
 
     def rows_on(self, device: torch.device) -> DeviceRows:
@@ -141,10 +142,10 @@ class Recorder:
         rows = self._devices.get(device)
         if rows is None:
             layers = self.table.layers_on(device)
-            capacity = max(16, 4 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
-            ring, streams = self._means.ring(device, capacity) or (None, None)
-            variant = self._means.variant(device)
-            rows = DeviceRows(device, variant, capacity=capacity, ring=ring, streams=streams)
+            # Gradient, weight, output, update and what of it is lost; input and output gradient.
+            capacity = max(16, 5 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
+            route = self._means.route(device)
+            rows = DeviceRows(device, self._means.variant(device), capacity=capacity, route=route)
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
@@ -165,7 +166,7 @@ class Recorder:
     @property
     def parts(self) -> list[Part]:
         """Everything that was measured in the step in progress, or waits to be."""
-        return [part for rows in self._devices.values() for part in rows.parts.values()]
+        return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
         self,
@@ -325,7 +326,8 @@ class Recorder:
         for batch in self._batches.values():
             if not batch.waits:
                 continue
-            unread = batch.flush(histogram=self.buffer.histograms)
+            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+                unread = batch.flush(histogram=self.buffer.histograms)
             for part in unread.changed:
                 self.unread(part, _CHANGED)
             for part in unread.failed:
@@ -372,7 +374,7 @@ class Recorder:
             for device, taken in adopted.items():
                 self.rows_on(device).adopt(taken, histogram=buffer.histograms)
             for device, rows in self._devices.items():
-                parts, kept = list(rows.parts.values()), rows.kept
+                parts, kept = rows.parts(), rows.kept
                 transit = rows.send(histogram=buffer.histograms)
                 if transit is not None:
                     buffer.transits[device] = transit

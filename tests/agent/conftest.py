@@ -69,7 +69,10 @@ def hooks_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
 
 @pytest.fixture
 def attach() -> Iterator[Callable[..., tuple[Scope, MemorySink]]]:
-    """``floatscope.watch`` into memory. Scopes are closed afterwards, and the hooks counted."""
+    """``floatscope.watch`` into memory, at the intervals given: models as small as these would soon be read less often.
+
+    Scopes are closed afterwards, and the hooks counted.
+    """
     attached: list[tuple[Scope, nn.Module, list[torch.optim.Optimizer], int]] = []
 
     def attach_(
@@ -80,6 +83,7 @@ def attach() -> Iterator[Callable[..., tuple[Scope, MemorySink]]]:
         optimizers = optimizer if isinstance(optimizer, list) else [optimizer] if optimizer is not None else []
         before = hooks_of(model, optimizers)
         sink = MemorySink()
+        options.setdefault("overhead_budget", 0.0)
         before = next((count for _, known, _, count in attached if known is model), before)
         scope = watch(model, optimizer, _sink=sink, **options)  # type: ignore[arg-type]
         attached.append((scope, model, optimizers, before))

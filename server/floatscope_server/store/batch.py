@@ -21,7 +21,6 @@ from floatscope_server.models import (
     NONFINITE,
     Attempt,
     Gap,
-    LayerRow,
     Run,
     ScalarSeries,
     StepEvent,
@@ -32,10 +31,11 @@ from floatscope_server.models import (
 )
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger, operands_json
+from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger, upsert_layers
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
-from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
+from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body, fit_cost
 
 __all__ = ["Batch", "Reply"]
 
@@ -96,6 +96,7 @@ class Batch:
             writer.spool_bytes = _bounded(message.spool_bytes)
             writer.dropped = max(writer.dropped, _bounded(message.dropped))
             writer.overhead_s = message.overhead_s if np.isfinite(message.overhead_s) else 0.0
+            writer.cost = fit_cost(message.cost) or writer.cost
             self.replies.append((reply, wire.Beat()))
         elif isinstance(message, wire.Bye):
             writer.bye = message.reason[:_MAX_REASON]
@@ -173,6 +174,13 @@ class Batch:
         except wire.WireError as error:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
+        if body.dump is not None:
+            writer.last_seq = block.seq
+            newest = run.attempts[writer.attempt][1]
+            for reason in store_dump(self._connection, run, writer, body.dump, self._map_of(writer), newest, self._now):
+                self._left_out(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
+            self._ack(writer, reply)
+            return
         named = self._layers(run, writer, body.layers)
         checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
         body = msgspec.structs.replace(checked.body, layers=named)
@@ -242,29 +250,8 @@ class Batch:
         if changed:
             run.layers = MappingProxyType(table)
             self.relayered.add(run.name)
-            self._upsert_layers(run, changed)
+            upsert_layers(self._connection, run.id, changed)
         return tuple(changed)
-
-    def _upsert_layers(self, run: KnownRun, layers: Sequence[wire.Layer]) -> None:
-        statement = upsert(LayerRow)
-        renewed = ("module_type", "parameters", "order_no", "operands")
-        self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
-            ),
-            [
-                {
-                    "run_id": run.id,
-                    "idx": layer.index,
-                    "name": layer.name,
-                    "module_type": layer.module_type,
-                    "parameters": layer.parameters,
-                    "order_no": layer.order,
-                    "operands": operands_json(layer),
-                }
-                for layer in layers
-            ],
-        )
 
     def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
         """Declare that a part of a hello was not kept."""
@@ -421,6 +408,7 @@ class Batch:
             "queue_bytes": writer.queue_bytes,
             "spool_bytes": writer.spool_bytes,
             "overhead_s": writer.overhead_s,
+            "cost": writer.cost,
             "bye": writer.bye,
         }
         if writer.id in self._mapped:
@@ -448,6 +436,7 @@ class Batch:
         current = [writer for writer in run.writers.values() if writer.attempt == run.attempt]
         ended = run.state in ENDED
         seen = max(writer.seen_at for writer in current)
+        run.glance.note_cost([writer.cost for writer in current])
         reasons = {writer.bye for writer in current if writer.bye is not None}
         self._connection.execute(
             update(Run)
