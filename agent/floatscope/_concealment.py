@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Unseen", "conceal"]
+__all__ = ["ROW_ATTRIBUTES", "Unseen", "conceal"]
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks")
+ROW_ATTRIBUTES = ("_floatscope_words", "_floatscope_hist")
+"""Attributes of a module that hold the row which compiled code writes."""
 
 
 class Unseen:
@@ -71,7 +73,9 @@ def _shown_state(inherited: Callable[[nn.Module], Any]) -> Callable[[nn.Module],
         shown = {name: _without_ours(attributes[name]) for name in _TABLES if _has_ours(attributes.get(name))}
         if not shown:
             return state
-        return (attributes | shown, *state[1:]) if isinstance(state, tuple) else attributes | shown
+        # Who has a row has a hook of ours as well.
+        shown = {name: value for name, value in (attributes | shown).items() if name not in ROW_ATTRIBUTES}
+        return (shown, *state[1:]) if isinstance(state, tuple) else shown
 
     return __getstate__
 
@@ -98,6 +102,8 @@ def _taken_off(model: nn.Module) -> Iterator[None]:
     """Without the hooks of ours on ``model`` and all modules in it; afterwards each is back in its old place."""
     tables = [m.__dict__[name] for m in model.modules() for name in _TABLES if _has_ours(m.__dict__.get(name))]
     whole = [list(hooks.items()) for hooks in tables]
+    attributes = [m.__dict__ for m in model.modules()]
+    rows = [(own, name, own.pop(name)) for own in attributes for name in ROW_ATTRIBUTES if name in own]
     for hooks in tables:
         shown = _without_ours(hooks)
         hooks.clear()
@@ -105,6 +111,8 @@ def _taken_off(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        for own, name, tensor in rows:
+            own[name] = tensor
         for hooks, items in zip(tables, whole, strict=True):
             added = [(key, hook) for key, hook in hooks.items() if key not in dict(items)]
             hooks.clear()

@@ -1,0 +1,205 @@
+"""Observes compiled code: outputs of linear layers through rows of their own, gradients before a compiled update.
+
+A hook inside compiled code is a part of the program. One hook object serves every layer and takes the row from the
+module it is called for, so that layers of one shape share one graph. Rows are plain tensors in the module's
+``__dict__``: buffers would be broadcast by DDP, saved in checkpoints and counted by whoever counts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from floatscope._concealment import ROW_ATTRIBUTES, Unseen
+from floatscope._layers import LayerTable
+from floatscope._operators import GradientReader, OutputRow, readers
+from floatscope._stats import WORDS, WordAt
+from floatscope._summary import BINS
+
+__all__ = ["CompiledOutputs", "CompiledUpdates", "WrittenRow"]
+
+_numbers = itertools.count()
+
+
+# torch.export takes a program out of the process; before torch 2.7 a trace cannot tell. ``bool()`` is False.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
+
+
+class WrittenRow(NamedTuple):
+    """A row that compiled code wrote. ``words`` int64 [10] and ``hist`` int32 [512] or None are to be copied now."""
+
+    layer: int
+    dtype: torch.dtype
+    words: torch.Tensor
+    hist: torch.Tensor | None
+
+
+class _OutputHook(Unseen):
+    """Puts a call of ``floatscope::measure`` into a graph; in code that is not compiled it does nothing."""
+
+    def __call__(self, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401
+        if not torch.compiler.is_compiling() or _is_exporting():
+            return
+        # Subclasses (distributed, nested) dispatch operators in a way of their own.
+        if module.training and type(output) is torch.Tensor:
+            torch.ops.floatscope.measure(output.detach(), module._floatscope_words, module._floatscope_hist)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # In the pickle of a model that pickles itself in a way of its own: something that does nothing.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+_hook = _OutputHook()
+
+
+class CompiledOutputs:
+    """Rows and hooks on the linear layers of one model.
+
+    Rows are written while ``want`` says that outputs are due, by captured code always; ``collect`` takes them.
+    """
+
+    def __init__(self, table: LayerTable) -> None:
+        self._table = table
+        self._readers = readers()
+        self._rows: dict[int, tuple[nn.Module, OutputRow]] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._check = _RowCheck()
+
+    def install(self) -> None:
+        """Give each linear layer its row and the hook. Models that are compiled already do not notice."""
+        for layer, module in self._table.observable():
+            if layer in self._table.linear:
+                self._undo.append(module.register_forward_hook(_hook).remove)
+                self._place(layer, module)
+
+    def remove(self) -> None:
+        """Take hooks and rows away. Code compiled with them is compiled once more when it is called again."""
+        while self._undo:
+            self._undo.pop()()
+        for module, row in self._rows.values():
+            self._readers.rows.pop(row.words.data_ptr(), None)
+            for name in ROW_ATTRIBUTES:
+                module.__dict__.pop(name, None)
+        self._rows.clear()
+        self._readers.outputs.pop(self, None)
+
+    def want(self, *, outputs: bool, histogram: bool) -> None:
+        """Say what the step that begins is to have."""
+        if outputs:
+            self._readers.outputs[self] = histogram
+        else:
+            self._readers.outputs.pop(self, None)
+
+    def _place(self, layer: int, module: nn.Module) -> None:
+        device = _device_of(module)
+        words = torch.zeros(len(WORDS), dtype=torch.int64, device=device)
+        hist = torch.zeros(BINS, dtype=torch.int32, device=device)
+        for name, tensor in zip(ROW_ATTRIBUTES, (words, hist), strict=True):
+            # Its address stays: so CUDA graphs write to it in place instead of being given up for a changed input.
+            torch._dynamo.mark_static_address(tensor)
+            module.__dict__[name] = tensor
+        row = OutputRow(layer, words, hist)
+        self._rows[layer] = module, row
+        self._readers.rows[words.data_ptr()] = row
+
+    def collect(self, *, histogram: bool) -> Iterator[WrittenRow]:
+        """The rows of a step in which outputs were due. In those nothing was merged into, the word "tensors" is 0."""
+        self._check.begin([row for _, row in self._rows.values() if row.dtype is None])
+        for layer, (_, row) in self._rows.items():
+            dtype = row.dtype or self._readers.last_dtype
+            if dtype is not None:
+                yield WrittenRow(layer, dtype, row.words, row.hist if histogram else None)
+
+    def clear(self) -> None:
+        """Make rows of no elements of them all, after ``collect``; and take layers along that moved to a device."""
+        for layer, (module, row) in list(self._rows.items()):
+            if row.words.device != _device_of(module):
+                self._readers.rows.pop(row.words.data_ptr(), None)
+                self._place(layer, module)
+        tensors = [tensor for _, row in self._rows.values() for tensor in (row.words, row.hist)]
+        for group in _by_device(tensors):
+            torch._foreach_zero_(group)
+        for _, row in sorted(self._rows.values(), key=lambda placed: placed[1].first_call):
+            if row.first_call >= 0:
+                self._table.executed(row.layer)
+        for layer, written in self._check.results():
+            if written:
+                self._table.executed(layer)
+            else:
+                self._table.passed_over(layer)
+
+
+class _RowCheck:
+    """Whether rows of which the host does not know it were written, found out without waiting."""
+
+    def __init__(self) -> None:
+        self._layers: list[int] = []
+        self._counts: list[torch.Tensor] = []
+        self._arrived: list[torch.Event] = []
+
+    def begin(self, rows: list[OutputRow]) -> None:
+        """Look at ``rows``, unless others are being looked at."""
+        if self._layers or not rows:
+            return
+        for group in _by_device([row.words for row in rows]):
+            counts = torch.stack([words[WordAt.TENSORS] for words in group]).to("cpu", non_blocking=True)
+            self._counts.append(counts)
+            if group[0].device.type != "cpu":
+                self._arrived.append(torch.accelerator.current_stream(group[0].device).record_event())
+        self._layers = [row.layer for row in sorted(rows, key=lambda row: str(row.words.device))]
+
+    def results(self) -> list[tuple[int, bool]]:
+        """Layers, and whether their row was written; empty while that is not known."""
+        if not all(event.query() for event in self._arrived):
+            return []
+        counts = torch.cat(self._counts).tolist() if self._counts else []
+        known = list(zip(self._layers, (count > 0 for count in counts), strict=True))
+        self._layers, self._counts, self._arrived = [], [], []
+        return known
+
+
+def _by_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    for _, group in itertools.groupby(sorted(tensors, key=lambda t: str(t.device)), key=lambda t: t.device):
+        yield list(group)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    parameter = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+class CompiledUpdates:
+    """Shows the gradients that a compiled ``optimizer.step`` is about to use to ``reader``.
+
+    Register it as a step pre-hook. Dynamo breaks the graph between the hooks of an optimizer and its update in any
+    case: what is put in here changes nothing of the update's own graph.
+    """
+
+    def __init__(self, reader: GradientReader, device: torch.device) -> None:
+        self.number = next(_numbers)
+        self.updates = torch.zeros(1, dtype=torch.int64, device=device)
+        """How many updates ran, counted on the device: replays of a captured one too."""
+        readers().gradients[self.number] = reader
+
+    def remove(self) -> None:
+        """The operator stays in the compiled code, and does nothing any more."""
+        readers().gradients.pop(self.number, None)
+
+    def __call__(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ANN401
+        if not torch.compiler.is_compiling() or _is_exporting():
+            return
+        if len(args) > 1 or kwargs:
+            return  # a closure has yet to compute the gradients
+        parameters, gradients = [], []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if type(gradient) is torch.Tensor and gradient.layout == torch.strided:
+                    parameters.append(parameter)
+                    gradients.append(gradient)
+        torch.ops.floatscope.before_update(parameters, gradients, self.updates, self.number)
