@@ -10,33 +10,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from floatscope._concealment import ROW_ATTRIBUTES, Unseen
-from floatscope._layers import LayerTable
-from floatscope._operators import GradientReader, OutputRow, readers
+from floatscope._concealment import ROW_ATTRIBUTES, Unseen, conceal
+from floatscope._operators import GradientReader, OutputRow, Wanted, readers
+from floatscope._readable import stored_format
+from floatscope._recorder import Recorder
 from floatscope._stats import WORDS, WordAt
 from floatscope._summary import BINS
 
-__all__ = ["CompiledOutputs", "CompiledUpdates", "WrittenRow"]
+__all__ = ["CompiledOutputs", "CompiledUpdates"]
 
 _numbers = itertools.count()
 
 
 # torch.export takes a program out of the process; before torch 2.7 a trace cannot tell. ``bool()`` is False.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
-
-
-class WrittenRow(NamedTuple):
-    """A row that compiled code wrote. ``words`` int64 [10] and ``hist`` int32 [512] or None are to be copied now."""
-
-    layer: int
-    dtype: torch.dtype
-    words: torch.Tensor
-    hist: torch.Tensor | None
 
 
 class _OutputHook(Unseen):
@@ -58,42 +50,44 @@ _hook = _OutputHook()
 
 
 class CompiledOutputs:
-    """Rows and hooks on the linear layers of one model.
+    """Rows and hooks on the linear layers of one model. Rows are written in steps that read outputs.
 
-    Rows are written while ``want`` says that outputs are due, by captured code always; ``collect`` takes them.
+    In a graph that was captured they are written in each step, since what is captured runs as it is.
     """
 
-    def __init__(self, table: LayerTable) -> None:
-        self._table = table
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._table = recorder.table
         self._readers = readers()
         self._rows: dict[int, tuple[nn.Module, OutputRow]] = {}
         self._undo: list[Callable[[], None]] = []
         self._check = _RowCheck()
+        self._merges = self._readers.merges
+        """Of all rows, when these were cleared."""
 
     def install(self) -> None:
         """Give each linear layer its row and the hook. Models that are compiled already do not notice."""
+        self._undo.append(conceal())
         for layer, module in self._table.observable():
             if layer in self._table.linear:
                 self._undo.append(module.register_forward_hook(_hook).remove)
                 self._place(layer, module)
+        self._readers.outputs[self] = self._wanted
+        self._recorder.collectors.append(self._collect)
 
     def remove(self) -> None:
         """Take hooks and rows away. Code compiled with them is compiled once more when it is called again."""
         while self._undo:
             self._undo.pop()()
+        self._readers.outputs.pop(self, None)
         for module, row in self._rows.values():
             self._readers.rows.pop(row.words.data_ptr(), None)
             for name in ROW_ATTRIBUTES:
                 module.__dict__.pop(name, None)
         self._rows.clear()
-        self._readers.outputs.pop(self, None)
 
-    def want(self, *, outputs: bool, histogram: bool) -> None:
-        """Say what the step that begins is to have."""
-        if outputs:
-            self._readers.outputs[self] = histogram
-        else:
-            self._readers.outputs.pop(self, None)
+    def _wanted(self) -> Wanted:
+        return Wanted(self._recorder.buffer.activations, self._recorder.buffer.histograms)
 
     def _place(self, layer: int, module: nn.Module) -> None:
         device = _device_of(module)
@@ -107,31 +101,38 @@ class CompiledOutputs:
         self._rows[layer] = module, row
         self._readers.rows[words.data_ptr()] = row
 
-    def collect(self, *, histogram: bool) -> Iterator[WrittenRow]:
-        """The rows of a step in which outputs were due. In those nothing was merged into, the word "tensors" is 0."""
-        self._check.begin([row for _, row in self._rows.values() if row.dtype is None])
-        for layer, (_, row) in self._rows.items():
-            dtype = row.dtype or self._readers.last_dtype
-            if dtype is not None:
-                yield WrittenRow(layer, dtype, row.words, row.hist if histogram else None)
-
-    def clear(self) -> None:
-        """Make rows of no elements of them all, after ``collect``; and take layers along that moved to a device."""
-        for layer, (module, row) in list(self._rows.items()):
-            if row.words.device != _device_of(module):
-                self._readers.rows.pop(row.words.data_ptr(), None)
-                self._place(layer, module)
-        tensors = [tensor for _, row in self._rows.values() for tensor in (row.words, row.hist)]
-        for group in _by_device(tensors):
-            torch._foreach_zero_(group)
-        for _, row in sorted(self._rows.values(), key=lambda placed: placed[1].first_call):
-            if row.first_call >= 0:
-                self._table.executed(row.layer)
+    def _collect(self, recorder: Recorder) -> None:
+        """Hand the rows of the step on, which clears them, or clear those that were written for nobody."""
+        if recorder.buffer.activations:
+            self._check.begin([row for _, row in self._rows.values() if row.dtype is None])
+            for layer, (_, row) in self._rows.items():
+                dtype = row.dtype or self._readers.last_dtype
+                if dtype is not None and (stored := stored_format(dtype)) is not None:
+                    recorder.meet("act", layer, stored, loss_scaled=False)
+                    recorder.adopt("act", layer, row.words, row.hist, format_=stored)
+            self._note_calls()
+            self._follow_moves()
+        elif self._readers.captured or self._merges != self._readers.merges:
+            for group in _by_device([tensor for _, row in self._rows.values() for tensor in (row.words, row.hist)]):
+                torch._foreach_zero_(group)
+        self._merges = self._readers.merges
         for layer, written in self._check.results():
             if written:
                 self._table.executed(layer)
             else:
                 self._table.passed_over(layer)
+
+    def _note_calls(self) -> None:
+        for _, row in sorted(self._rows.values(), key=lambda placed: placed[1].first_call):
+            if row.first_call >= 0:
+                self._table.executed(row.layer)
+
+    def _follow_moves(self) -> None:
+        """A layer that went to another device since gets a row there."""
+        for layer, (module, row) in list(self._rows.items()):
+            if row.words.device != _device_of(module):
+                self._readers.rows.pop(row.words.data_ptr(), None)
+                self._place(layer, module)
 
 
 class _RowCheck:
@@ -177,13 +178,14 @@ class CompiledUpdates:
     """Shows the gradients that a compiled ``optimizer.step`` is about to use to ``reader``.
 
     Register it as a step pre-hook. Dynamo breaks the graph between the hooks of an optimizer and its update in any
-    case: what is put in here changes nothing of the update's own graph.
+    case: what is put in here is no part of the update's own graph.
     """
 
-    def __init__(self, reader: GradientReader, device: torch.device) -> None:
+    def __init__(self, reader: GradientReader) -> None:
         self.number = next(_numbers)
-        self.updates = torch.zeros(1, dtype=torch.int64, device=device)
-        """How many updates ran, counted on the device: replays of a captured one too."""
+        self.updates = torch.zeros(1, dtype=torch.int64)
+        """How many updates began. On the host, so that CUDA graphs of ``mode="reduce-overhead"`` leave it out, and
+        each update is seen."""
         readers().gradients[self.number] = reader
 
     def remove(self) -> None:

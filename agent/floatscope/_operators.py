@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +22,7 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations
 from floatscope._stats import variant_for
 
-__all__ = ["OutputRow", "Readers", "capturing", "readers"]
+__all__ = ["GradientReader", "OutputRow", "Readers", "Wanted", "capturing", "readers"]
 
 _NAMESPACE = "floatscope"
 _measuring = Guard("a tensor of compiled code was measured")
@@ -30,6 +30,13 @@ _reading = Guard("gradients were read before a compiled update")
 
 GradientReader = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 """Takes parameters and their gradients. Both are only valid during the call."""
+
+
+class Wanted(NamedTuple):
+    """What a scope is to read of outputs in the step in progress."""
+
+    outputs: bool
+    histograms: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -54,15 +61,19 @@ class OutputRow:
 class Readers:
     """Who wants what the operators see, for all scopes of the process."""
 
-    outputs: dict[object, bool] = field(default_factory=dict)
-    """Whoever wants outputs at the moment, and whether with a histogram."""
+    outputs: dict[object, Callable[[], Wanted]] = field(default_factory=dict)
+    """What each scope wants at the moment."""
     rows: dict[int, OutputRow] = field(default_factory=dict)
     """Rows by the address of their words."""
     gradients: dict[int, GradientReader] = field(default_factory=dict)
     """By number."""
-    first_calls: Iterator[int] = field(default_factory=itertools.count)
+    merges: int = 0
+    """How many tensors were merged into rows, by calls that ran."""
+    captured: bool = False
+    """Whether a call was captured in a graph, so that rows change unseen."""
     last_dtype: torch.dtype | None = None
     """That of the last tensor that was merged into a copy of a row, as compilers that change nothing in place make."""
+    first_calls: Iterator[int] = field(default_factory=itertools.count)
     library: torch.library.Library | None = None
     """Kept, since the operators go when it does."""
 
@@ -71,21 +82,27 @@ class Readers:
 
         A call that is captured in a graph is measured in any case: no other is going to be made.
         """
-        captured = capturing()
-        if not (captured or self.outputs) or words.device != x.device or not x.is_floating_point():
+        if words.device != x.device or not x.is_floating_point():
             return
         if torch._C._current_graph_task_id() != -1:
             return  # checkpointing runs this forward pass a second time, inside the backward pass
+        if capturing():
+            histogram = self.captured = True
+        else:
+            wanted = [want() for want in self.outputs.values()]
+            if not any(want.outputs for want in wanted):
+                return
+            histogram = any(want.outputs and want.histograms for want in wanted)
         with OwnOperations():
-            histogram = captured or any(self.outputs.values())
             variant_for(x.device).measure(x, words, hist if histogram else None)
+        self.merges += 1
         row = self.rows.get(words.data_ptr())
         if row is None:
             self.last_dtype = x.dtype
-        else:
-            row.dtype = x.dtype
-            if row.first_call < 0:
-                row.first_call = next(self.first_calls)
+            return
+        row.dtype = x.dtype
+        if row.first_call < 0:
+            row.first_call = next(self.first_calls)
 
     def before_update(
         self,
@@ -97,7 +114,8 @@ class Readers:
         """Show ``gradients`` to ``reader``; nobody, when it is closed."""
         updates.add_(1)
         if (read := self.gradients.get(reader)) is not None:
-            read(parameters, gradients)
+            with OwnOperations():
+                read(parameters, gradients)
 
 
 def capturing() -> bool:
