@@ -71,8 +71,9 @@ class ActivationTap:
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
-                recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+            if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
+                buffer.cast_weights.add(layer)
+                recorder.record("weight", layer, module.weight, cast=casts["weight"])
 
     def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
         """The casts to come; none when an operand cannot be made of what the module knows."""
@@ -102,9 +103,9 @@ class ActivationTap:
             given = _first_tensor(args)
             with OwnOperations():
                 if out is not None:
-                    recorder.record("act", layer, out, merge=True)
+                    recorder.record("act", layer, out, later=True)
                 if linear and given is not None:
-                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), merge=True)
+                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), later=True)
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
@@ -118,7 +119,7 @@ class ActivationTap:
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
         cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
         loss_scaled = self._keep_scale()
-        self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
+        self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, later=True)
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
@@ -126,12 +127,7 @@ class ActivationTap:
         if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
             return
         with OwnOperations():
-            self._count_nonfinite(loss)
-
-    def _count_nonfinite(self, loss: torch.Tensor) -> None:
-        bad = loss.detach().isfinite().all().logical_not().to(torch.float64)
-        buffer = self._recorder.buffer
-        buffer.raw_loss_nonfinite = bad if buffer.raw_loss_nonfinite is None else buffer.raw_loss_nonfinite + bad
+            self._recorder.count_nonfinite(loss)
 
 
 class _Hook(Unseen):

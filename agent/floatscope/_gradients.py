@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._patches import observe
-from floatscope._recorder import Recorder, scalar_of
+from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
@@ -104,7 +104,8 @@ class GradientTap:
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index))
         for number, group in enumerate(optimizer.param_groups, start=before):
-            rates[f"lr/{number}" if number else "lr"] = scalar_of("lr", group["lr"])
+            name = f"lr/{number}" if number else "lr"
+            rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
 
     def read(self, parameters: Iterable[torch.Tensor], *, loss_scaled: bool) -> None:
         """Measure the gradients of those parameters that are ours and were not read in this step yet."""
@@ -115,8 +116,9 @@ class GradientTap:
                 continue
             self._read.add(id(parameter))
             wanted = recorder.buffer.gradients
-            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled):
+            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True):
                 recorder.table.has_gradient(layer)
+        recorder.flush()
 
     def end_step(self) -> None:
         """Forget what was read: the next backward pass writes new gradients."""
@@ -155,9 +157,7 @@ class GradientTap:
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
         layers = {self._recorder.table.layer_of(p) for p in parameters_of(optimizer)}
-        for part in self._recorder.buffer.parts:
-            if part.kind == "grad" and part.layer in layers:
-                part.in_norm = False
+        self._recorder.replace("grad", {layer for layer in layers if layer is not None})
         self._read.difference_update(id(p) for p in parameters_of(optimizer))
         self.read_optimizer(optimizer, loss_scaled=False)
 
@@ -200,7 +200,7 @@ class _ClipObserver:
             return  # a norm that is spread over the ranks: its value would take a collective operation
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
-        self._recorder.buffer.clipped(scalar_of("clip_coef", clipped))
+        self._recorder.clipped(clipped)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass

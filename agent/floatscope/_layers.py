@@ -96,6 +96,11 @@ class LayerTable:
         """All parameters that belong to a layer."""
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
 
+    def layers_on(self, device: torch.device) -> list[int]:
+        """Layers that own a parameter there, in order."""
+        owned = ((reference(), layer) for reference, layer in self._layer_of.values())
+        return sorted({layer for parameter, layer in owned if parameter is not None and parameter.device == device})
+
     def modules(self) -> Iterator[tuple[int, nn.Module]]:
         """Every layer that is still a part of the model."""
         model = self._model()

@@ -87,11 +87,15 @@ class RecordLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRecord:
-    """A ``PendingRecord`` in place of one that an error of ours cost: the loss is declared, and no name is lost."""
+    """A ``PendingRecord`` in place of one that is lost: the loss is declared, and no name is lost with it.
+
+    ``reason``: "internal" for an error of ours, "transfer_full" where the host memory for transfers was in use.
+    """
 
     step: int
     layers: tuple[wire.Layer, ...]
     nbytes: int = 128
+    reason: str = "internal"
 
     def ready(self) -> bool:
         """There is nothing to wait for."""
@@ -99,7 +103,7 @@ class LostRecord:
 
     def resolve(self) -> StepRecord:
         """``RecordLostError``."""
-        raise RecordLostError("internal")
+        raise RecordLostError(self.reason)
 
 
 class NoThreadError(RuntimeError):

@@ -46,7 +46,7 @@ class ScalerTap:
         """
         scale = self._scaler._scale if self._scaler.is_enabled() else None
         if scale is not None and self._recorder.buffer.loss_scale is None:
-            self._recorder.buffer.loss_scale = scale.detach().clone()
+            self._recorder.buffer.loss_scale = self._recorder.keep(scale)
         return scale is not None
 
     def end_step(self) -> None:
@@ -56,7 +56,7 @@ class ScalerTap:
     def _keep_found(self) -> None:
         # Copies: ``update`` adds the flags of all optimizers up in the first one's tensor.
         for index, flags in self._found.items():
-            self._recorder.buffer.found_inf[index] = [flag.detach().clone() for flag in flags]
+            self._recorder.buffer.found_inf[index] = [self._recorder.keep(flag) for flag in flags]
         self._found.clear()
 
     def before_unscale(self, scaler: object, optimizer: torch.optim.Optimizer) -> None:

@@ -24,9 +24,9 @@ from floatscope._layers import Coverage, LayerTable
 from floatscope._log import logger
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
-from floatscope._pending import Pending
+from floatscope._pending import Pending, ScaleTrace
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
-from floatscope._recorder import Recorder
+from floatscope._recorder import Means, Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
 
@@ -64,11 +64,12 @@ class Scope:
         scaler: torch.amp.GradScaler | None,
         config: Config,
         sink: Callable[[], Sink],
+        means: Means | None = None,
     ) -> None:
         """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
-        self._recorder = Recorder(self._table, config)
+        self._recorder = Recorder(self._table, config, means)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
@@ -84,7 +85,7 @@ class Scope:
             for remove in self._removals:
                 remove()
             raise
-        self._previous_scale: torch.Tensor | None = None
+        self._scales = ScaleTrace()
         self._last_end: float | None = None
         self._closed = False
         self._weights_read = False
@@ -147,25 +148,26 @@ class Scope:
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
+        with _ending:
+            recorder.send()
         finished = recorder.next_step()
         now = time.perf_counter()
         if self._last_end is not None:
             finished.own["step_time_s"] = now - self._last_end
         self._last_end = now
         layers = self._table.take_changes()
-        record: PendingRecord = LostRecord(step=finished.step, layers=layers)
+        record: PendingRecord = LostRecord(step=finished.step, layers=layers, reason=finished.lost or "internal")
         with _ending:
-            record = Pending(
-                finished,
-                previous_scale=self._previous_scale,
-                events=self._coverage_events(finished.step),
-                layers=layers,
-                refuse_scale=self._table.refuse_scale,
-            )
+            if finished.lost is None:
+                record = Pending(
+                    finished,
+                    scales=self._scales,
+                    events=self._coverage_events(finished.step),
+                    layers=layers,
+                    refuse_scale=self._table.refuse_scale,
+                )
         if isinstance(record, LostRecord):
             self._coverage_due, self._coverage_sent = finished.step + 1, None
-        if finished.loss_scale is not None:
-            self._previous_scale = finished.loss_scale
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
@@ -199,12 +201,13 @@ class Scope:
 
     def _read_each_weight(self) -> None:
         for layer, module in self._table.modules():
-            if ("weight", layer) in self._recorder.buffer.merged:
+            if layer in self._recorder.buffer.cast_weights:
                 continue
             own = dict(module.named_parameters(recurse=False))
             # A bias has other limits than the matrix that a layer multiplies by.
             for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer, module):
-                self._recorder.record("weight", layer, parameter)
+                self._recorder.record("weight", layer, parameter, later=True)
+        self._recorder.flush()
 
     def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:
         if step < self._coverage_due:
@@ -337,6 +340,7 @@ def watch(
     server: str | None = None,
     config: Config | None = None,
     _sink: Sink | None = None,
+    _means: Means | None = None,
     **options: object,
 ) -> Scope:
     """Observe a training and report to a Floatscope server.
@@ -355,7 +359,7 @@ def watch(
         chosen = configured(config, {**options, **named}, os.environ)
         if disabled_by_environment():
             return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
-        return _attach(model, optimizer, scaler, chosen, _sink)
+        return _attach(model, optimizer, scaler, chosen, _sink, _means)
     except ValueError:
         raise
     except Exception as error:  # whatever the properties and methods of the user's modules raise
@@ -363,7 +367,12 @@ def watch(
 
 
 def _attach(
-    model: nn.Module, optimizer: Optimizers, scaler: torch.amp.GradScaler | None, chosen: Config, sink: Sink | None
+    model: nn.Module,
+    optimizer: Optimizers,
+    scaler: torch.amp.GradScaler | None,
+    chosen: Config,
+    sink: Sink | None,
+    means: Means | None,
 ) -> Scope:
     optimizers = _checked(model, optimizer, scaler)
     _remove_retired()
@@ -377,7 +386,9 @@ def _attach(
         logger.warning("this model is watched already: its scope stays as it is, and is returned")
         return _attached[model]
     try:
-        return Scope(model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen))
+        return Scope(
+            model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen), means
+        )
     except NoThreadError as error:
         logger.warning("no thread could be started (%s): training goes on without telemetry", error)
         return _SilentScope(chosen, "no thread could be started")

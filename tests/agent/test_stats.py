@@ -136,7 +136,7 @@ def test_layouts_and_pieces(layout: str) -> None:
     view = LAYOUTS[layout](base)
     want = expected(np.ascontiguousarray(view.numpy()).reshape(-1))
     assert_same(floatscope.summarize(view), want)
-    assert all(piece.numel() <= 7 for piece in _stats._pieces(view, 7))
+    assert all(piece.numel() <= 7 for piece in _stats.pieces(view, 7))
 
 
 def test_several_tensors_are_one() -> None:

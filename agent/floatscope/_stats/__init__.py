@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from floatscope._stats._reference import ADDING, STATISTICS, Reference, Row, measure, merge_, row_summary, summarize
+from floatscope._stats._reference import (
+    ADDING,
+    STATISTICS,
+    Reference,
+    Row,
+    measure,
+    merge_,
+    pieces,
+    row_summary,
+    summarize,
+)
 from floatscope._stats._rows import MAX_ROW_ELEMENTS, WORDS, Plan, Rows, RowValues, Variant, WordAt
 
 __all__ = [
@@ -13,6 +23,7 @@ __all__ = [
     "STATISTICS",
     "WORDS",
     "Plan",
+    "Reference",
     "Row",
     "RowValues",
     "Rows",
@@ -20,6 +31,7 @@ __all__ = [
     "WordAt",
     "measure",
     "merge_",
+    "pieces",
     "row_summary",
     "summarize",
     "variant_for",

@@ -17,7 +17,7 @@ import torch
 from floatscope._stats._rows import Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
-__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "row_summary", "summarize"]
+__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
 
 STATISTICS = ("zeros", "nans", "infs", "sum", "sumsq", "absmax_bits", "minus_absmin_bits")
 ADDING = 5
@@ -45,7 +45,7 @@ def measure(tensor: torch.Tensor, *, histogram: bool, divisor: float = 1.0) -> R
     """
     device = tensor.device
     row: Row | None = None
-    for piece in _pieces(tensor.detach(), _PIECE.get(device.type, _PIECE_ELSEWHERE)):
+    for piece in pieces(tensor.detach(), _PIECE.get(device.type, _PIECE_ELSEWHERE)):
         part = _measure_piece(_as_float32(piece, divisor), histogram=histogram)
         row = part if row is None else merge_(row, part)
     if row is not None:
@@ -65,7 +65,7 @@ def merge_(into: Row, other: Row) -> Row:
     return into._replace(elements=into.elements + other.elements)
 
 
-def _pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     """``tensor`` as non-empty 1-D pieces of at most ``limit`` elements, in any order; views where strides allow."""
     if tensor.numel() == 0:
         return
@@ -78,7 +78,7 @@ def _pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     else:
         slices = max(1, limit * dense.shape[0] // dense.numel())
         for part in torch.split(dense, slices) if slices > 1 else dense.unbind():
-            yield from _pieces(part, limit)
+            yield from pieces(part, limit)
 
 
 def _as_float32(piece: torch.Tensor, divisor: float) -> torch.Tensor:

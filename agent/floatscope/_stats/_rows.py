@@ -51,10 +51,14 @@ class Rows:
     """``capacity`` rows on ``device``, all of no elements.
 
     ``words`` is int64 [capacity, 10] (``WORDS``), ``hist`` int32 [capacity, 512], whose bits are those of a uint32.
+    ``numbers`` is float64 [numbers], for anything else that travels with the rows; it lies in front of ``words`` in
+    one ``block`` of memory (int64 [numbers + 10 * capacity]), so that one copy takes both.
     """
 
-    def __init__(self, capacity: int, device: torch.device | str) -> None:
-        self.words = torch.zeros((capacity, len(WORDS)), dtype=torch.int64, device=device)
+    def __init__(self, capacity: int, device: torch.device | str, *, numbers: int = 0) -> None:
+        self.block = torch.zeros(numbers + capacity * len(WORDS), dtype=torch.int64, device=device)
+        self.numbers = self.block[:numbers].view(torch.float64)
+        self.words = self.block[numbers:].view(capacity, len(WORDS))
         self.hist = torch.zeros((capacity, BINS), dtype=torch.int32, device=device)
 
     @property
