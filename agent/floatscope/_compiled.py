@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,7 +60,7 @@ class CompiledOutputs:
         self._recorder = recorder
         self._table = recorder.table
         self._readers = readers()
-        self._rows: dict[int, tuple[nn.Module, OutputRow]] = {}
+        self._rows: dict[int, tuple[weakref.ref[nn.Module], OutputRow]] = {}
         self._undo: list[Callable[[], None]] = []
         self._check = _RowCheck()
         self._merges = self._readers.merges
@@ -80,10 +81,11 @@ class CompiledOutputs:
         while self._undo:
             self._undo.pop()()
         self._readers.outputs.pop(self, None)
-        for module, row in self._rows.values():
+        for reference, row in self._rows.values():
             self._readers.rows.pop(row.words.data_ptr(), None)
-            for name in ROW_ATTRIBUTES:
-                module.__dict__.pop(name, None)
+            if (module := reference()) is not None:
+                for name in ROW_ATTRIBUTES:
+                    module.__dict__.pop(name, None)
         self._rows.clear()
 
     def _wanted(self) -> Wanted:
@@ -98,7 +100,7 @@ class CompiledOutputs:
             torch._dynamo.mark_static_address(tensor)
             module.__dict__[name] = tensor
         row = OutputRow(layer, words, hist)
-        self._rows[layer] = module, row
+        self._rows[layer] = weakref.ref(module), row
         self._readers.rows[words.data_ptr()] = row
 
     def _collect(self, recorder: Recorder) -> None:
@@ -129,8 +131,9 @@ class CompiledOutputs:
 
     def _follow_moves(self) -> None:
         """A layer that went to another device since gets a row there."""
-        for layer, (module, row) in list(self._rows.items()):
-            if row.words.device != _device_of(module):
+        for layer, (reference, row) in list(self._rows.items()):
+            module = reference()
+            if module is not None and row.words.device != _device_of(module):
                 self._readers.rows.pop(row.words.data_ptr(), None)
                 self._place(layer, module)
 

@@ -33,6 +33,8 @@ class Config:
     """Steps between readings of the gradients."""
     activations_every: int = 10
     """Steps between readings of module outputs and of the inputs and output gradients of linear layers."""
+    compiled_outputs: bool = False
+    """Whether code that torch.compile makes shows the outputs of linear layers, which changes that code."""
     weights_every: int = 100
     """Steps between readings of the weights."""
     histograms_every: int = 10
@@ -45,6 +47,8 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("first_step", "gradients_every", "activations_every", "weights_every", "histograms_every"):
             _require_integer(name, getattr(self, name), least=0)
+        if not isinstance(self.compiled_outputs, bool):
+            raise ValueError(f"compiled_outputs: expected True or False, got {self.compiled_outputs!r}")
         for name in ("queue_records", "queue_bytes"):
             _require_integer(name, getattr(self, name), least=1)
         if self.run is not None and not wire.is_run_name(self.run):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from floatscope._compiled import CompiledUpdates
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, why_not_now
 from floatscope._patches import observe
@@ -47,10 +48,14 @@ class GradientTap:
 
     def install(self) -> None:
         """Start observing."""
+        compiled = CompiledUpdates(self._before_compiled_step)
+        self._undo.append(compiled.remove)
         if self._adopting:
+            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
             self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
+            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
@@ -100,6 +105,9 @@ class GradientTap:
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
         self.read(parameters_of(optimizer), loss_scaled=loss_scaled)
+        self._read_rates(optimizer)
+
+    def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
         index = self.index_of(optimizer)
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index))
@@ -153,6 +161,30 @@ class GradientTap:
                 updated = {id(p) for p in parameters_of(optimizer)}
                 self._read -= updated
                 self._stepped |= updated
+
+    def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
+        at = {p.data_ptr(): p for p in self._recorder.table.parameters()}
+        known = {id(p): g for q, g in zip(given, gradients, strict=True) if (p := at.get(q.data_ptr())) is not None}
+        if not known:
+            return
+        if self._stepped.intersection(known):
+            self.overdue()
+        self.begin_update()
+        for optimizer in self._known():
+            if any(id(p) in known for p in parameters_of(optimizer)):
+                self._read_rates(optimizer)
+        # The compiler's own tensors: what it put into them, ``grad`` may have to wait for.
+        for parameter in at.values():
+            gradient = known.get(id(parameter))
+            layer = self._recorder.table.layer_of(parameter)
+            if gradient is None or layer is None or id(parameter) in self._read:
+                continue
+            if self._recorder.buffer.gradients and self._recorder.record("grad", layer, gradient, later=True):
+                self._recorder.table.has_gradient(layer)
+        self._recorder.flush()
+        self._read -= known.keys()
+        self._stepped |= known.keys()
 
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""

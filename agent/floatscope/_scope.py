@@ -17,6 +17,7 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._activations import ActivationTap
+from floatscope._compiled import CompiledOutputs
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
@@ -75,7 +76,8 @@ class Scope:
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        compiled = CompiledOutputs(self._recorder) if config.compiled_outputs and config.activations_every else None
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             for tap in taps:

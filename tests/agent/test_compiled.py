@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,12 @@ from floatscope._memory import MemorySink
 Attach = Callable[..., tuple[Scope, MemorySink]]
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
 
+# What torch's own compiler does on its way.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+]
+
 OUTPUTS = Config(compiled_outputs=True, activations_every=1, histograms_every=1)
 LATE = "outputs not observed: compiled before floatscope.watch; watch first, or call torch.compiler.reset() after it"
 X = torch.linspace(-1, 1, 24).reshape(3, 8)
@@ -34,7 +41,8 @@ class Block(nn.Module):
         self.down = nn.Linear(16, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(nn.functional.relu(self.up(self.norm(x)), inplace=True))
+        y: torch.Tensor = self.down(nn.functional.relu(self.up(self.norm(x)), inplace=True))
+        return x + y
 
 
 class Model(nn.Module):
@@ -82,7 +90,9 @@ def keeping(graphs: list[torch.fx.GraphModule]) -> Backend:
     return backend
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, scope: Scope | None = None, steps: int = 3) -> None:
+def train(
+    model: Callable[..., Any], optimizer: torch.optim.Optimizer, scope: Scope | None = None, steps: int = 3
+) -> None:
     for step in range(steps):
         optimizer.zero_grad()
         model(X + step).square().mean().backward()
@@ -91,7 +101,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, scope: Scope | Non
             scope.step()
 
 
-def watched(attach: Attach, model: nn.Module, config: Config = OUTPUTS) -> tuple[torch.optim.Optimizer, Scope, MemorySink]:
+def watched(
+    attach: Attach, model: nn.Module, config: Config = OUTPUTS
+) -> tuple[torch.optim.Optimizer, Scope, MemorySink]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return optimizer, *attach(model, optimizer, config=config)
 
@@ -238,7 +250,7 @@ class Checkpointing(nn.Module):
 def test_a_repeated_forward_pass_counts_once(attach: Attach, place: str) -> None:
     model = Checkpointing(reentrant=place == "around, reentrant")
     optimizer, scope, sink = watched(attach, model)
-    called: Callable[..., torch.Tensor] = model
+    called: Callable[..., Any] = model
     if place == "inside":
         called = torch.compile(model, backend="aot_eager", fullgraph=True)
     else:
@@ -312,7 +324,6 @@ def test_duplicates_have_no_rows(attach: Attach, duplicate: Callable[[nn.Module]
     other(X)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script. is:DeprecationWarning")
 def test_scripts_have_no_rows(attach: Attach) -> None:
     model = Model()
     watched(attach, model)
