@@ -30,6 +30,7 @@ from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
+from floatscope._untraced import UntracedHooks
 
 __all__ = ["Scope", "watch"]
 
@@ -76,8 +77,12 @@ class Scope:
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        compiled = CompiledOutputs(self._recorder) if config.compiled_outputs and config.activations_every else None
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
+        in_compiled_code: CompiledOutputs | UntracedHooks = (
+            CompiledOutputs(self._recorder)
+            if config.compiled_outputs and config.activations_every
+            else UntracedHooks([model, *(module for _, module in self._table.observable())])
+        )
+        taps = [t for t in (self._scaler, self._gradients, self._activations, in_compiled_code) if t is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             for tap in taps:

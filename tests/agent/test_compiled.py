@@ -108,7 +108,7 @@ def watched(
     return optimizer, *attach(model, optimizer, config=config)
 
 
-def same_outputs(one: MemorySink, other: MemorySink, steps: int = 3) -> None:
+def same_outputs(one: MemorySink, other: MemorySink, steps: int = 3, rel: float = 1e-5) -> None:
     linear = [name for name, layer in one.layers().items() if layer.module_type == "Linear"]
     assert linear
     for step in range(steps):
@@ -116,7 +116,7 @@ def same_outputs(one: MemorySink, other: MemorySink, steps: int = 3) -> None:
             a, b = one.row(step, "act", layer), other.row(step, "act", layer)
             assert a is not None
             assert b is not None
-            assert a == pytest.approx(b, rel=1e-5, nan_ok=True), (step, layer)
+            assert a == pytest.approx(b, rel=rel, abs=rel * b["absmax"], nan_ok=True), (step, layer)
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -144,7 +144,7 @@ def test_inductor_shows_what_eager_does(attach: Attach, program: Callable[[str],
     optimizer, scope, sink = watched(attach, model)
     train(torch.compile(model, fullgraph=True), optimizer, scope)
     assert counters["stats"]["unique_graphs"] == 1
-    same_outputs(sink, expected)
+    same_outputs(sink, expected, rel=1e-3)  # its own order of rounding
     orders = {name: layer.order for name, layer in sink.layers().items() if layer.module_type == "Linear"}
     assert sorted(orders, key=orders.__getitem__) == list(orders), "execution order is that of the calls"
     assert scope.coverage["reasons"].keys() == {
@@ -339,7 +339,8 @@ def test_closing_leaves_nothing(attach: Attach, outputs: bool) -> None:
     optimizer, scope, _ = watched(attach, model, Config(compiled_outputs=outputs, activations_every=1))
     compiled = torch.compile(model, backend=keeping(graphs))
     train(compiled, optimizer, scope)
-    assert operators_in(graphs) == (5 if outputs else 0)
+    assert len(graphs) == 1
+    assert (operators_in(graphs) > 0) == outputs
     scope.close()
     assert not [name for module in model.modules() for name in vars(module) if "floatscope" in name]
     train(compiled, optimizer)
@@ -366,7 +367,7 @@ def stepping(optimizer: torch.optim.Optimizer, model: nn.Module, *, whole: bool,
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, named: bool) -> None:
-    eager, model = Model(blocks=1), Model(blocks=1)
+    eager = Model(blocks=1)
     optimizer, scope, expected = watched(attach, eager)
     train(eager, optimizer, scope)
     scope.close()
@@ -387,11 +388,10 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
         if scope is not None:
             assert scope.coverage["observed"] == scope.coverage["trainable"] == 4
             scope.close()
-            step(3)
-            scope.step()
-        else:
-            step(3)
-        return [p.detach().clone() for p in model.parameters()], breaks()
+        broken, graphs = breaks(), counters["stats"]["unique_graphs"]
+        step(3)
+        assert counters["stats"]["unique_graphs"] == graphs, "the update was compiled once more"
+        return [p.detach().clone() for p in model.parameters()], broken
 
     sink = MemorySink()
     plain, plain_breaks = trained(None)
@@ -401,7 +401,6 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
     assert sink.scalar("grad_norm") == pytest.approx(expected.scalar("grad_norm"))
     assert sink.scalar("lr") == ([0.1] * 3 if named else [None] * 3)
     assert len(sink.records()) == 3
-    del model
 
 
 def test_steps_end_by_themselves_when_the_update_is_compiled(attach: Attach) -> None:
@@ -440,3 +439,29 @@ def test_transforms_and_exports_leave_it_out(attach: Attach) -> None:
     assert torch.compile(torch.vmap(model.embed), backend="aot_eager")(batch).shape == (2, 3, 8)
     exported = torch.export.export(model, (X,), strict=True)
     assert operators_in([exported.graph_module]) == 0
+
+
+def test_hooks_of_others_are_traced_as_ever(attach: Attach) -> None:
+    model = Model()
+    seen: list[int] = []
+    model.embed.register_forward_hook(lambda module, args, output: seen.append(1))
+    graphs: list[torch.fx.GraphModule] = []
+    optimizer, scope, _ = watched(attach, model, Config(activations_every=1))
+    compiled = torch.compile(model, backend=keeping(graphs))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train(compiled, optimizer, scope)
+    assert len(graphs) == 1
+    assert len(seen) == 3
+
+
+def test_hooks_are_back_after_a_failed_compilation(attach: Attach) -> None:
+    model = Model()
+    optimizer, scope, sink = watched(attach, model, Config(activations_every=1))
+
+    def failing(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Callable[..., object]:
+        raise RuntimeError("this backend always fails")
+
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+        torch.compile(model, backend=failing)(X)
+    train(model, optimizer, scope, steps=1)
+    assert sink.row(0, "act", "embed") is not None
