@@ -67,11 +67,11 @@ class ActivationTap:
         if self.begin_forward is not None:
             self.begin_forward()
         buffer = recorder.buffer
-        if not (buffer.activations or buffer.weights):
+        if not (buffer.weights or recorder.wants_outputs):
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
+            if buffer.weights and not recorder.capturing() and "weight" in casts and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
                 recorder.record("weight", layer, module.weight, cast=casts["weight"])
 
@@ -94,7 +94,7 @@ class ActivationTap:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.buffer.activations:
+        if not recorder.wants_outputs:
             return
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
@@ -125,6 +125,8 @@ class ActivationTap:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
+            return
+        if self._recorder.capturing():
             return
         with OwnOperations():
             self._recorder.count_nonfinite(loss)

@@ -7,12 +7,12 @@ ends, outside the graph, the rows of the kinds that are due are handed on, and a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import torch
 
-from floatscope._stats import Rows, variant_for
+from floatscope._stats import Rows, Variant
 
 __all__ = ["CapturedPart", "CapturedRow", "CapturedRows"]
 
@@ -49,18 +49,18 @@ class _DeviceRows:
 
 
 class CapturedRows:
-    """Rows on each device of a model."""
+    """Rows on each device of a model, written by the ``variant`` of the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, variant: Callable[[torch.device], Variant]) -> None:
+        self._variant = variant
+        self.held = False
+        """Whether they stay as they are for now, when a step ends that is not the replays'."""
         self._devices: dict[torch.device, _DeviceRows] = {}
 
-    def reserve(self, devices: Collection[torch.device], capacity: int) -> None:
-        """Have ``capacity`` rows on each of ``devices``. Not during a capture: they must outlive every graph."""
-        for device in devices:
-            present = self._devices.get(device)
-            # Where a graph writes to rows, they stay.
-            if present is None or (not present.places and present.rows.capacity < capacity):
-                self._devices[device] = _DeviceRows(capacity, device)
+    def reserve(self, device: torch.device, capacity: int) -> None:
+        """Have ``capacity`` rows on ``device``. Once, and not during a capture: they must outlive every graph."""
+        if device not in self._devices:
+            self._devices[device] = _DeviceRows(capacity, device)
 
     def measure(self, tensor: torch.Tensor, part: CapturedPart, cast_scale: float | torch.Tensor = 1.0) -> str:
         """Have each replay merge ``tensor`` into the row of ``part``; why that cannot be, or nothing.
@@ -76,7 +76,7 @@ class CapturedRows:
                 return "the CUDA graphs of this model hold more tensors than there are rows"
             place = present.places[part] = len(present.places)
             present.views.append((present.rows.words[place], present.rows.hist[place]))
-        variant_for(tensor.device).measure(tensor, *present.views[place])
+        self._variant(tensor.device).measure(tensor, *present.views[place])
         if isinstance(cast_scale, torch.Tensor):
             present.scales[place].copy_(cast_scale.detach().reshape(()))
             present.kept_scales[place] = None
@@ -86,7 +86,7 @@ class CapturedRows:
 
     def collect(self, kinds: Collection[str]) -> Iterator[CapturedRow]:
         """The rows of ``kinds``. Those nothing was merged into since ``clear`` have 0 in their word "tensors"."""
-        for present in self._devices.values():
+        for present in () if self.held else self._devices.values():
             for part, place in present.places.items():
                 if part.kind in kinds:
                     scale = present.kept_scales[place]
@@ -95,6 +95,6 @@ class CapturedRows:
 
     def clear(self) -> None:
         """Make rows of no elements of all that graphs write to."""
-        for present in self._devices.values():
+        for present in () if self.held else self._devices.values():
             if present.places:
                 present.rows.clear_(len(present.places), histogram=True)

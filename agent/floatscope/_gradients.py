@@ -38,6 +38,8 @@ class GradientTap:
         self._adopting = not optimizers
         self._read: set[int] = set()
         self._stepped: set[int] = set()
+        self._captured: set[int | None] = set()
+        """Optimizers whose update is captured in a CUDA graph, by number; replays run no hook."""
         self._undo: list[Callable[[], None]] = []
         self.begin_update: Callable[[], None] = _nothing
         """Called before an optimizer changes parameters, and before anything is read for that."""
@@ -109,6 +111,9 @@ class GradientTap:
 
     def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
         index = self.index_of(optimizer)
+        if self._recorder.capturing():
+            self._captured.add(index)
+            return
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index))
         for number, group in enumerate(optimizer.param_groups, start=before):
@@ -123,13 +128,17 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or parameter.grad is None:
                 continue
             self._read.add(id(parameter))
-            wanted = recorder.buffer.gradients
-            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True):
+            if recorder.wants_gradients and recorder.record(
+                "grad", layer, parameter.grad, loss_scaled=loss_scaled, later=True
+            ):
                 recorder.table.has_gradient(layer)
         recorder.flush()
 
     def end_step(self) -> None:
-        """Forget what was read: the next backward pass writes new gradients."""
+        """Forget what was read: the next backward pass writes new gradients. Rates of captured updates come now."""
+        for index in self._captured:
+            if index is not None and (optimizer := self._optimizers[index]()) is not None:
+                self._read_rates(optimizer)
         self._read.clear()
         self._stepped.clear()
 
@@ -160,7 +169,8 @@ class GradientTap:
             if self.index_of(optimizer) is not None:
                 updated = {id(p) for p in parameters_of(optimizer)}
                 self._read -= updated
-                self._stepped |= updated
+                if not self._recorder.capturing():
+                    self._stepped |= updated
 
     def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
@@ -180,11 +190,12 @@ class GradientTap:
             layer = self._recorder.table.layer_of(parameter)
             if gradient is None or layer is None or id(parameter) in self._read:
                 continue
-            if self._recorder.buffer.gradients and self._recorder.record("grad", layer, gradient, later=True):
+            if self._recorder.wants_gradients and self._recorder.record("grad", layer, gradient, later=True):
                 self._recorder.table.has_gradient(layer)
         self._recorder.flush()
         self._read -= known.keys()
-        self._stepped |= known.keys()
+        if not self._recorder.capturing():
+            self._stepped |= known.keys()
 
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
@@ -228,7 +239,7 @@ class _ClipObserver:
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
         self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
         total = named["total_norm"]
-        if type(total) not in (torch.Tensor, float):
+        if type(total) not in (torch.Tensor, float) or self._recorder.capturing():
             return  # a norm that is spread over the ranks: its value would take a collective operation
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import torch
 
 from floatscope._guard import Guard
-from floatscope._own_ops import OwnOperations
+from floatscope._own_ops import OwnOperations, capturing
 from floatscope._stats import variant_for
 
-__all__ = ["GradientReader", "OutputRow", "Readers", "Wanted", "capturing", "readers"]
+__all__ = ["GradientReader", "OutputRow", "Readers", "Wanted", "readers"]
 
 _NAMESPACE = "floatscope"
 _measuring = Guard("a tensor of compiled code was measured")
@@ -116,11 +116,6 @@ class Readers:
         if (read := self.gradients.get(reader)) is not None:
             with OwnOperations():
                 read(parameters, gradients)
-
-
-def capturing() -> bool:
-    """Whether a CUDA graph is being captured, so that what is launched now runs with each replay instead."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def readers() -> Readers:

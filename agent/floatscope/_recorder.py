@@ -10,12 +10,13 @@ import torch
 
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
+from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
 from floatscope._device_rows import DeviceRows, Part, Scalar, Slot, Transit
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
-from floatscope._own_ops import OwnOperations
+from floatscope._own_ops import OwnOperations, capturing
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
@@ -67,6 +68,10 @@ class Means:
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
     ring: Callable[[torch.device, int], tuple[Ring, Streams] | None] = _ring
     """Of a device, for so many rows; None where rows need not be transferred."""
+    capturing: Callable[[], bool] = capturing
+    """Whether a CUDA graph is being captured."""
+    captures: Callable[[torch.device], bool] = _off_the_host
+    """Whether graphs can be captured on a device."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -113,6 +118,8 @@ class Recorder:
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
+        self.capturing = self._means.capturing
+        self.captured = CapturedRows(self._means.variant)
         self.collectors: list[Callable[[Recorder], None]] = []
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
@@ -141,7 +148,20 @@ class Recorder:
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
+            if self._means.captures(device):
+                # Twice: a part of another format or with a loss scale has a row of its own.
+                self.captured.reserve(device, 2 * capacity)
         return rows
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
+        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same of gradients."""
+        return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
 
     def begin_on_devices(self) -> None:
         """Allocate what the devices of the model's parameters need: pinned memory may make the host wait later."""
@@ -176,7 +196,11 @@ class Recorder:
             tensor, sharded = local_part(tensor)
             tensor = stored_values(tensor)
             reason = why_not(tensor)
-            if not reason:
+            if not reason and self.capturing():
+                reason = self._capture(kind, layer, tensor, cast, loss_scaled=loss_scaled, sharded=sharded)
+                if not reason:
+                    return True
+            elif not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and (kind, layer) not in self._at_once and self._can_wait(tensor)
                 for piece in pieces(tensor, self._means.row_elements) if tensor.numel() else (tensor,):
@@ -189,6 +213,36 @@ class Recorder:
                 return True
         self.table.unseen(layer, f"{kind} not observed: {reason or _FAILED}")
         return False
+
+    def _capture(
+        self,
+        kind: str,
+        layer: int,
+        tensor: torch.Tensor,
+        cast: Operand | None,
+        *,
+        loss_scaled: bool,
+        sharded: bool,
+    ) -> str:
+        stored = stored_format(tensor.dtype)
+        assert stored is not None, "why_not has asked"
+        part = CapturedPart(kind, layer, cast.format if cast is not None else stored, loss_scaled, sharded)
+        self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
+        return self.captured.measure(tensor, part, cast.scale if cast is not None else 1.0)
+
+    def _adopt_captured(self) -> None:
+        kinds = {"act", "act_in", "act_grad"} if self.buffer.activations else set()
+        for part, words, hist, scale in self.captured.collect(kinds | ({"grad"} if self.buffer.gradients else set())):
+            self.adopt(
+                part.kind,
+                part.layer,
+                words,
+                hist,
+                format_=part.format,
+                loss_scaled=part.loss_scaled,
+                cast_scale=scale,
+                sharded=part.sharded,
+            )
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
         return self._means.batched(tensor.device) and type(tensor) in _PLAIN and not tensor.is_inference()
@@ -248,7 +302,9 @@ class Recorder:
             rows.close_parts(kind, layers)
 
     def flush(self) -> None:
-        """Measure what waits for it."""
+        """Measure what waits for it; after a capture, what was there before."""
+        if self.capturing():
+            return
         for batch in self._batches.values():
             if not batch.waits:
                 continue
@@ -286,9 +342,11 @@ class Recorder:
             for collect in self.collectors:
                 with _collecting:
                     collect(self)
+            self._adopt_captured()
             adopted, self._adopted = self._adopted, {}
             for device, taken in adopted.items():
                 self.rows_on(device).adopt(taken, histogram=buffer.histograms)
+            self.captured.clear()
             for device, rows in self._devices.items():
                 parts, kept = list(rows.parts.values()), rows.kept
                 transit = rows.send(histogram=buffer.histograms)
@@ -310,8 +368,11 @@ class Recorder:
         return finished
 
     def log(self, scalars: Mapping[str, object]) -> None:
-        """Attach the user's scalars to the step in progress; one that is no number costs no other."""
-        for name, value in scalars.items():
+        """Attach the user's scalars to the step in progress; one that is no number costs no other.
+
+        Nothing during a capture, when tensors have no values.
+        """
+        for name, value in scalars.items() if not self.capturing() else ():
             with _logging, OwnOperations():
                 known = encodable(name)
                 self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))

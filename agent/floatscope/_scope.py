@@ -87,6 +87,7 @@ class Scope:
         try:
             for tap in taps:
                 tap.install()
+            self._recorder.begin_on_devices()
             self._sink = sink()
         except BaseException:
             for remove in self._removals:
@@ -97,6 +98,7 @@ class Scope:
         self._closed = False
         self._weights_read = False
         self._warned = False
+        self._due_after_capture = False
         self._coverage_due = config.first_step
         self._coverage_sent: dict[str, _Detail] | None = None
         _attached[model] = self
@@ -118,10 +120,15 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
-        if self._closed:
+        if self._closed or self._recorder.capturing():
             return
         _remove_retired()
         self._activations.begin_forward = None
+        if self._due_after_capture:
+            # Updates that warmed up for the capture: a step without what the replays have written meanwhile.
+            self._due_after_capture, self._recorder.captured.held = False, True
+            self._end_step()
+            self._recorder.captured.held = False
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
         self._end_step()
 
@@ -178,7 +185,8 @@ class Scope:
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
-        if _capturing():
+        if self._recorder.capturing():
+            self._due_after_capture = True
             return
         if not self._warned:
             self._warned = True
@@ -191,11 +199,11 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped and not _capturing():
+        if self._gradients.stepped and not self._recorder.capturing():
             self._end_step()
 
     def _before_update(self) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._read_weights()
 
     def _read_weights(self) -> None:
@@ -270,11 +278,6 @@ class Scope:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
-
-
-def _capturing() -> bool:
-    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:

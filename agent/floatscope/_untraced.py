@@ -32,6 +32,7 @@ class UntracedHooks:
         self._modules = [weakref.ref(module) for module in modules]
         self._hidden: list[tuple[dict[str, Any], str, OrderedDict[int, Any], OrderedDict[int, Any]]] = []
         self._handler: Any = None
+        self._callbacks: tuple[Any, ...] = ()
 
     def install(self) -> None:
         """Have torch say when a compilation begins and ends.
@@ -41,16 +42,17 @@ class UntracedHooks:
         """
         if (callback := sys.modules.get("torch._dynamo.callback")) is not None:
             self._handler = callback.callback_handler
-            self._handler.register_start_callback(self._hide)
-            self._handler.register_end_callback(self._show)
+            # Not to be traced themselves: they are called while torch holds the lock that a compilation takes.
+            self._callbacks = tuple(map(torch._dynamo.disable, (self._hide, self._show)))
+            self._handler.register_start_callback(self._callbacks[0])
+            self._handler.register_end_callback(self._callbacks[1])
 
     def remove(self) -> None:
         """Stop following."""
         if self._handler is None:
             return
-        for callbacks, ours in (
-            (self._handler.start_callbacks, self._hide),
-            (self._handler.end_callbacks, self._show),
+        for callbacks, ours in zip(
+            (self._handler.start_callbacks, self._handler.end_callbacks), self._callbacks, strict=True
         ):
             if ours in callbacks:
                 callbacks.remove(ours)

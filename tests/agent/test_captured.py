@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
-from floatscope import summarize
+from floatscope import Config, Scope, summarize
 from floatscope._captured import CapturedPart, CapturedRows
-from floatscope._stats import WordAt
+from floatscope._memory import MemorySink
+from floatscope._recorder import Means
+from floatscope._stats import WordAt, variant_for
+
+Attach = Callable[..., tuple[Scope, MemorySink]]
 
 OUTPUT = CapturedPart("act", 3, "fp32", loss_scaled=False, sharded=False)
 GRADIENT = CapturedPart("grad", 3, "fp32", loss_scaled=False, sharded=False)
@@ -16,8 +25,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def rows() -> CapturedRows:
-    captured = CapturedRows()
-    captured.reserve({CPU}, 2)
+    captured = CapturedRows(variant_for)
+    captured.reserve(CPU, 2)
     return captured
 
 
@@ -37,7 +46,7 @@ def test_tensors_of_one_part_merge_and_kinds_stay_apart(rows: CapturedRows) -> N
 def test_clearing_leaves_the_rows_where_graphs_write_to_them(rows: CapturedRows) -> None:
     rows.measure(torch.ones(4), OUTPUT)
     [before] = rows.collect({"act"})
-    rows.reserve({CPU}, 50)
+    rows.reserve(CPU, 50)
     rows.clear()
     [after] = rows.collect({"act"})
     assert after.words.data_ptr() == before.words.data_ptr()
@@ -62,3 +71,100 @@ def test_what_has_no_row_says_why(rows: CapturedRows) -> None:
         in [rows.measure(torch.ones(1), OUTPUT._replace(layer=layer)) for layer in range(3)][2]
     )
     assert "came to this device" in rows.measure(torch.ones(1, device="meta"), OUTPUT)
+
+
+class Capture:
+    """Says that a graph is being captured. On the host each launch runs at once: as a capture and one replay."""
+
+    def __init__(self) -> None:
+        self.under_way = False
+        self.means = Means(capturing=lambda: self.under_way, captures=lambda device: True)
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+        self.under_way = True
+        step(model, optimizer, x)
+        self.under_way = False
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+
+
+def watched(
+    attach: Attach, capture: Capture, **options: int
+) -> tuple[nn.Module, torch.optim.Optimizer, Scope, MemorySink]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = dataclasses.replace(Config(activations_every=2, histograms_every=2, weights_every=3), **options)  # type: ignore[arg-type]
+    return model, optimizer, *attach(model, optimizer, config=config, _means=capture.means)
+
+
+def test_a_captured_step_shows_what_an_eager_one_does(attach: Attach) -> None:
+    capture = Capture()
+    batches = torch.randn(4, 5, 4, generator=torch.Generator().manual_seed(1))
+    model, optimizer, scope, captured = watched(attach, capture)
+    for batch in batches:
+        capture.step(model, optimizer, batch)
+        scope.step(loss=1.0)
+    model, optimizer, scope, eager = watched(attach, capture)
+    for batch in batches:
+        step(model, optimizer, batch)
+        scope.step(loss=1.0)
+    assert captured.scalar("grad_norm") == pytest.approx(eager.scalar("grad_norm"))
+    assert captured.scalar("lr") == eager.scalar("lr") == [0.1] * 4
+    for number in range(4):
+        for kind in ("act", "act_in", "act_grad", "grad", "weight"):
+            for layer in ("0", "1", "2"):
+                expected = eager.row(number, kind, layer)
+                got = captured.row(number, kind, layer)
+                assert (got is None) == (expected is None), (number, kind, layer)
+                assert got is None or kind == "weight" or got == pytest.approx(expected, nan_ok=True)
+    assert [captured.row(n, "act", "0") is None for n in range(4)] == [False, True, False, True]
+    assert {o.kind: o.format for o in captured.layers()["0"].operands}["act_grad"] == "fp32"
+
+
+def test_several_replays_of_one_step_merge(attach: Attach) -> None:
+    capture = Capture()
+    model, optimizer, scope, sink = watched(attach, capture)
+    for _ in range(3):
+        capture.step(model, optimizer, torch.ones(5, 4))
+    scope.step()
+    row = sink.row(0, "act", "0")
+    assert row is not None
+    assert row["count"] == 3 * 5 * 8
+
+
+def test_warming_up_is_a_step_of_its_own(attach: Attach) -> None:
+    capture = Capture()
+    model, optimizer, scope, sink = watched(attach, capture, activations_every=1)
+    step(model, optimizer, torch.ones(5, 4))
+    capture.step(model, optimizer, torch.ones(7, 4))
+    scope.step(loss=2.0)
+    capture.step(model, optimizer, torch.ones(7, 4))
+    scope.step(loss=3.0)
+    counts = [row["count"] for n in range(3) if (row := sink.row(n, "act", "2")) is not None]
+    assert counts == [5 * 2, 7 * 2, 7 * 2]
+    assert sink.scalar("loss") == [None, 2.0, 3.0]
+
+
+def test_nothing_is_logged_and_no_step_ends_during_a_capture(attach: Attach) -> None:
+    capture = Capture()
+    _, _, scope, sink = watched(attach, capture)
+    capture.under_way = True
+    scope.log(loss=torch.ones(()))
+    scope.step(loss=torch.ones(()))
+    capture.under_way = False
+    scope.step()
+    assert sink.scalar("loss") == [None]
+
+
+def test_what_is_not_to_be_read_is_not_captured(attach: Attach) -> None:
+    capture = Capture()
+    model, optimizer, scope, sink = watched(attach, capture, gradients_every=0, activations_every=0)
+    capture.step(model, optimizer, torch.ones(5, 4))
+    scope.step()
+    assert {rows.kind for record in sink.records() for rows in record.summaries} == {"weight"}
