@@ -74,8 +74,7 @@ class Batch:
 
     def add(self, tensor: torch.Tensor, part: Part) -> bool:
         """Have ``tensor`` measured into the row of ``part``; whether it is time to flush."""
-        size = tensor.untyped_storage().nbytes()
-        entry = _Waiting(tensor, part, tensor._version, tensor.data_ptr(), size)
+        entry = _Waiting(tensor, part, tensor._version, tensor.data_ptr(), tensor.untyped_storage().nbytes())
         streams = self._rows.streams
         self._waiting.setdefault(streams.current() if streams is not None else None, []).append(entry)
         self._bytes += tensor.nbytes

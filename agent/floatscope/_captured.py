@@ -7,14 +7,19 @@ ends, outside the graph, the rows of the kinds that are due are handed on, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from floatscope._device_rows import FromAmax
+from floatscope._operands import Operand
 from floatscope._stats import Rows, Variant
 
-__all__ = ["CapturedPart", "CapturedRow", "CapturedRows"]
+if TYPE_CHECKING:
+    from floatscope._recorder import Recorder
+
+__all__ = ["CapturedPart", "CapturedRows"]
 
 
 class CapturedPart(NamedTuple):
@@ -27,25 +32,15 @@ class CapturedPart(NamedTuple):
     sharded: bool
 
 
-class CapturedRow(NamedTuple):
-    """A row to be copied and cleared now: ``words`` int64 [10], ``hist`` int32 [512]."""
-
-    part: CapturedPart
-    words: torch.Tensor
-    hist: torch.Tensor
-    cast_scale: float | torch.Tensor
-    """float64 [] if it is a tensor, which the next replay overwrites."""
-
-
 class _DeviceRows:
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.rows = Rows(capacity, device)
-        self.scales = torch.ones(capacity, dtype=torch.float64, device=device)
+        self.scale_values = torch.ones(capacity, dtype=torch.float64, device=device).unbind()
+        self.scales: dict[int, float | torch.Tensor | FromAmax] = {}
+        """Factors at the casts, by place; a tensor is one of ``scale_values``, which the next replay overwrites."""
         self.places: dict[CapturedPart, int] = {}
         self.views: list[tuple[torch.Tensor, torch.Tensor]] = []
         """By place; making one takes microseconds."""
-        self.kept_scales: dict[int, float | None] = {}
-        """By place; None where the scale is a tensor, whose value lies in ``scales``."""
 
 
 class CapturedRows:
@@ -62,10 +57,11 @@ class CapturedRows:
         if device not in self._devices:
             self._devices[device] = _DeviceRows(capacity, device)
 
-    def measure(self, tensor: torch.Tensor, part: CapturedPart, cast_scale: float | torch.Tensor = 1.0) -> str:
-        """Have each replay merge ``tensor`` into the row of ``part``; why that cannot be, or nothing.
+    def measure(self, tensor: torch.Tensor, part: CapturedPart, cast: Operand | None = None) -> str:
+        """Have each replay merge ``tensor``, about to undergo ``cast``, into the row of ``part``.
 
-        No host synchronisation, and temporary memory from the graph's own pool only.
+        Says why that cannot be, or nothing. No host synchronisation, and temporary memory from the graph's own pool
+        only.
         """
         present = self._devices.get(tensor.device)
         if present is None:
@@ -77,24 +73,37 @@ class CapturedRows:
             place = present.places[part] = len(present.places)
             present.views.append((present.rows.words[place], present.rows.hist[place]))
         self._variant(tensor.device).measure(tensor, *present.views[place])
-        if isinstance(cast_scale, torch.Tensor):
-            present.scales[place].copy_(cast_scale.detach().reshape(()))
-            present.kept_scales[place] = None
+        scale = 1.0 if cast is None else cast.scale
+        if isinstance(scale, torch.Tensor):
+            present.scale_values[place].copy_(scale.detach().reshape(()))
+            present.scales[place] = present.scale_values[place]
+        elif scale is None:
+            present.scales[place] = FromAmax(cast is not None and cast.power_of_two)
         else:
-            present.kept_scales[place] = cast_scale
+            present.scales[place] = float(scale)
         return ""
 
-    def collect(self, kinds: Collection[str]) -> Iterator[CapturedRow]:
-        """The rows of ``kinds``. Those nothing was merged into since ``clear`` have 0 in their word "tensors"."""
-        for present in () if self.held else self._devices.values():
+    def hand_on(self, recorder: Recorder) -> None:
+        """A step ends, outside the graphs: ``recorder`` is to adopt the rows of kinds that are due; clear the others."""
+        if self.held:
+            return
+        left: list[torch.Tensor] = []
+        for present in self._devices.values():
             for part, place in present.places.items():
-                if part.kind in kinds:
-                    scale = present.kept_scales[place]
+                if recorder.buffer.gradients if part.kind == "grad" else recorder.buffer.activations:
                     words, hist = present.views[place]
-                    yield CapturedRow(part, words, hist, present.scales[place] if scale is None else scale)
-
-    def clear(self) -> None:
-        """Make rows of no elements of all that graphs write to."""
-        for present in () if self.held else self._devices.values():
-            if present.places:
-                present.rows.clear_(len(present.places), histogram=True)
+                    recorder.adopt(
+                        part.kind,
+                        part.layer,
+                        words,
+                        hist,
+                        format_=part.format,
+                        loss_scaled=part.loss_scaled,
+                        cast_scale=present.scales[place],
+                        sharded=part.sharded,
+                    )
+                else:
+                    left += present.views[place]
+            if left:
+                torch._foreach_zero_(left)
+                left.clear()

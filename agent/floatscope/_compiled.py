@@ -17,13 +17,15 @@ import torch
 from torch import nn
 
 from floatscope._concealment import ROW_ATTRIBUTES, Unseen, conceal
+from floatscope._config import Config
 from floatscope._operators import GradientReader, OutputRow, Wanted, readers
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
 from floatscope._stats import WORDS, WordAt
 from floatscope._summary import BINS
+from floatscope._untraced import UntracedHooks
 
-__all__ = ["CompiledOutputs", "CompiledUpdates"]
+__all__ = ["CompiledOutputs", "CompiledUpdates", "compiled_code_tap"]
 
 _numbers = itertools.count()
 
@@ -175,6 +177,13 @@ def _by_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def _device_of(module: nn.Module) -> torch.device:
     parameter = next(itertools.chain(module.parameters(), module.buffers()), None)
     return torch.device("cpu") if parameter is None else parameter.device
+
+
+def compiled_code_tap(recorder: Recorder, model: nn.Module, config: Config) -> CompiledOutputs | UntracedHooks:
+    """What sees to code that torch.compile makes of the model."""
+    if config.compiled_outputs and config.activations_every:
+        return CompiledOutputs(recorder)
+    return UntracedHooks([model, *(module for _, module in recorder.table.observable())])
 
 
 class CompiledUpdates:

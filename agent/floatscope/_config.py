@@ -37,6 +37,8 @@ class Config:
     """Whether code that torch.compile makes shows the outputs of linear layers, which changes that code."""
     weights_every: int = 100
     """Steps between readings of the weights."""
+    updates_every: int | None = None
+    """Steps between comparisons of the weights before and after an update; without it ``weights_every``."""
     histograms_every: int = 10
     """Steps between histograms, without which shares of underflow and overflow are not known."""
     queue_records: int = 1024
@@ -49,6 +51,8 @@ class Config:
             _require_integer(name, getattr(self, name), least=0)
         if not isinstance(self.compiled_outputs, bool):
             raise ValueError(f"compiled_outputs: expected True or False, got {self.compiled_outputs!r}")
+        if self.updates_every is not None:
+            _require_integer("updates_every", self.updates_every, least=0)
         for name in ("queue_records", "queue_bytes"):
             _require_integer(name, getattr(self, name), least=1)
         if self.run is not None and not wire.is_run_name(self.run):

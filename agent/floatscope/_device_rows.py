@@ -15,7 +15,7 @@ from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
 from floatscope._streams import Streams
 from floatscope._summary import BINS, Floats
 
-__all__ = ["Arrival", "DeviceRows", "Part", "Scalar", "Slot", "Transit"]
+__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "Scalar", "Slot", "Transit"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -35,6 +35,12 @@ class Slot(NamedTuple):
 Scalar = float | Slot
 
 
+class FromAmax(NamedTuple):
+    """A scale that follows from the largest magnitude in the row that it belongs to."""
+
+    power_of_two: bool
+
+
 class Part(NamedTuple):
     """What is known of a row without its numbers: whose statistics it holds, merged on the device."""
 
@@ -44,7 +50,7 @@ class Part(NamedTuple):
     format: str
     loss_scaled: bool
     """The tensors carried the loss scale when they were measured."""
-    cast_scale: Scalar = 1.0
+    cast_scale: Scalar | FromAmax = 1.0
     """Factor at the cast that comes, on top of a loss scale."""
     sharded: bool = False
     """This rank holds a part of the tensors only."""
@@ -113,8 +119,10 @@ class DeviceRows:
         self._parallel: dict[tuple[str, int], int] = {}
         """Rows of a kind and layer in this step, where it takes more than one."""
         self._elements: dict[int, int] = {}
-        self.whole_lists: bool | None = None
-        """Whether gradients were read so far as whole lists, and then: whether they carried the loss scale."""
+        self._lists: bool | None = None
+        """Of the lists that were put so far: whether they carried the loss scale."""
+        self._apart = False
+        """Whether a gradient began a part of its own."""
         self._used = 0
         self._numbers = 0
 
@@ -145,6 +153,7 @@ class DeviceRows:
                 return part
         number = self._parallel.get((kind, layer), -1 if part is None else 0) + 1
         self._parallel[kind, layer] = number
+        self._apart |= kind == "grad"
         part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, sharded=sharded)
         self._elements[part.row] = elements
         self.put(part)
@@ -156,14 +165,25 @@ class DeviceRows:
         self._open[part.kind, part.layer] = part.row
         self._used = max(self._used, part.row + 1)
 
-    def put_lists(self, parts: dict[int, Part], opened: dict[tuple[str, int], int], end: int) -> None:
-        """Begin all of ``parts`` at once, by row; ``end`` is the row after the last."""
+    def put_list(
+        self, parts: dict[int, Part], opened: dict[tuple[str, int], int], end: int, *, loss_scaled: bool
+    ) -> bool:
+        """Begin, or go on with, all of ``parts`` (by row) at once; ``end`` is the row after the last.
+
+        False where one of them must be kept apart from what was read of its layer.
+        """
+        alike = not self._apart and self._lists in (None, loss_scaled)
+        if not alike and any(key in self._open or key in self._parallel for key in opened):
+            return False
+        self._lists = loss_scaled
         self.parts.update(parts)
         self._open.update(opened)
         self._used = max(self._used, end)
+        return True
 
     def close_parts(self, kind: str, layers: set[int]) -> None:
         """What is read of them from now on replaces what was read so far, in the norm."""
+        self._apart = True
         for layer in layers:
             part = self.open_part(kind, layer)
             if part is not None:
@@ -177,6 +197,7 @@ class DeviceRows:
         if self._open.get((part.kind, part.layer)) == part.row:
             del self._open[part.kind, part.layer]
         self._parallel.setdefault((part.kind, part.layer), 0)
+        self._apart = True
 
     def place(self, kind: str, layer: int) -> int:
         """The first row of a kind and layer."""

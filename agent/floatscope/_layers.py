@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from floatscope import wire
+from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
-from floatscope._operands import CastsOperands
 from floatscope._record import encodable
 
-__all__ = ["Coverage", "LayerTable"]
+__all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
 
 
 ROOT_NAME = "(model)"
@@ -49,7 +49,7 @@ class LayerTable:
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
-        """Those of them that announce their casts (``CastsOperands``)."""
+        """Those of them that announce their casts, or whose casts are known (``_fp8_modules``)."""
         self._entries: list[wire.Layer] = []
         self._changed: set[int] = set()
         self._executed = 0
@@ -64,7 +64,7 @@ class LayerTable:
             owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
             if isinstance(module, nn.MultiheadAttention):
                 uncalled.add(module.out_proj)
-            casting = isinstance(module, CastsOperands)
+            casting = casts_operands(module)
             linear = casting or isinstance(module, nn.Linear)
             if not owned and not linear:
                 continue
@@ -92,9 +92,21 @@ class LayerTable:
         known = self._layer_of.get(id(parameter))
         return known[1] if known is not None and known[0]() is parameter else None
 
+    def name(self, index: int) -> str:
+        """Name of the layer ``index``."""
+        return self._entries[index].name
+
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+
+    def name_of(self, index: int) -> str:
+        """The layer's name. Any thread."""
+        return self._entries[index].name
+
+    def elements(self, index: int) -> int:
+        """Elements of the parameters that the layer owns."""
+        return self._entries[index].parameters
 
     def layers_on(self, device: torch.device) -> list[int]:
         """Layers that own a parameter there, in order."""

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope import wire
-from floatscope._device_rows import Arrival, Part, Scalar, Slot
+from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._formats import formats
+from floatscope._operands import scale_from_amax
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
@@ -24,6 +25,7 @@ from floatscope._summary import BINS, Counts, Floats, count_at_or_below, rescale
 
 __all__ = ["Pending", "ScaleTrace"]
 
+SWALLOWED = "swallowed"
 CLIP, FOUND_INF, NONFINITE = "clip", "found_inf", "nonfinite"
 
 
@@ -66,7 +68,9 @@ class Pending:
         events: tuple[wire.Event, ...],
         layers: tuple[wire.Layer, ...],
         refuse_scale: Callable[[int, str, str], None],
+        name_of: Callable[[int], str],
     ) -> None:
+        self._name_of = name_of
         self._refuse_scale = refuse_scale
         self._scales = scales
         self.step = buffer.step
@@ -92,10 +96,16 @@ class Pending:
         divisor = scale if 0 < scale < math.inf else 1.0
         parts, rows = _written(self._parts, arrived)
         carried = np.array([divisor if part.loss_scaled else 1.0 for part in parts])
-        coming = np.array([self._coming(part, _number(part.cast_scale, arrived)) for part in parts])
+        scales = [_cast_scale(part, amax, arrived) for part, amax in zip(parts, rows.absmax.tolist(), strict=True)]
+        coming = np.array([self._coming(part, scale) for part, scale in zip(parts, scales, strict=True)])
         summaries = []
         for kind in dict.fromkeys(part.kind for part in parts):
             of_kind = np.array([i for i, part in enumerate(parts) if part.kind == kind])
+            if kind == SWALLOWED:
+                layers = [parts[i].layer for i in of_kind]
+                shares = _shares_of_zero(layers, _rows_at(rows, of_kind))
+                values.update({f"{SWALLOWED}/{self._name_of(layer)}": share for layer, share in shares.items()})
+                continue
             some = [parts[i] for i in of_kind]
             summaries.append(_summary_rows(kind, some, _rows_at(rows, of_kind), carried[of_kind], coming[of_kind]))
         in_norm = np.array([i for i, part in enumerate(parts) if part.kind == "grad" and part.in_norm], dtype=np.intp)
@@ -121,6 +131,12 @@ class Pending:
 
 def _number(value: Scalar, arrived: dict[torch.device, Arrival]) -> float:
     return float(arrived[value.device].numbers[value.place]) if isinstance(value, Slot) else value
+
+
+def _cast_scale(part: Part, amax: float, arrived: dict[torch.device, Arrival]) -> float:
+    if isinstance(part.cast_scale, FromAmax):
+        return scale_from_amax(part.format, amax, power_of_two=part.cast_scale.power_of_two)
+    return _number(part.cast_scale, arrived)
 
 
 def _written(
@@ -173,6 +189,9 @@ def _conclusions(
     if found:
         skips = sorted({optimizer for optimizer, value in found if value})
         scalars["skipped"] = float(bool(skips))
+        if skips:
+            # A fused optimizer that was called and did nothing has swallowed nothing.
+            scalars = {name: value for name, value in scalars.items() if not name.startswith(f"{SWALLOWED}/")}
         events += [wire.Event(step=step, kind="skipped", detail={"optimizer": o, "scale": scale}) for o in skips]
     clips = [value for (what, _, _), value in measured if what == CLIP]
     if clips:
@@ -183,6 +202,16 @@ def _conclusions(
         scalars["raw_loss_nonfinite"] = sum(nonfinite)
     # What the user calls by the same name stays the user's; ours is to be found beside it.
     return {f"floatscope/{name}" if name in given else name: value for name, value in scalars.items()} | given, events
+
+
+def _shares_of_zero(layers: list[int], rows: RowValues) -> dict[int, float]:
+    """By layer, the share of zeros among what is a number; layers without any are left out."""
+    unique, group = np.unique(layers, return_inverse=True)
+    zeros = _added(group, len(unique), rows.word(WordAt.ZEROS))
+    counted = _added(group, len(unique), rows.word(WordAt.ELEMENTS) - rows.word(WordAt.NANS))
+    return {
+        int(layer): int(zero) / int(count) for layer, zero, count in zip(unique, zeros, counted, strict=True) if count
+    }
 
 
 def _norm(rows: RowValues, carried: Floats) -> float:

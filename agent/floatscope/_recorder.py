@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +10,11 @@ import torch
 
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
+from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
@@ -78,12 +80,13 @@ class Means:
 
 @dataclass(slots=True)
 class StepBuffer:
-    """One optimizer step in the making. The first four fields say what is read during it."""
+    """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
     gradients: bool
     activations: bool
     weights: bool
+    updates: bool
     histograms: bool
     cast_weights: set[int] = field(default_factory=set)
     """Layers whose weight was measured at its cast."""
@@ -114,13 +117,15 @@ class Recorder:
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
         self._batches: dict[torch.device, Batch] = {}
+        self.generation = 0
+        """Goes up when all rows are given up: what was known of their places then means nothing."""
         self._met: dict[tuple[str, int], tuple[object, ...]] = {}
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
         self.capturing = self._means.capturing
         self.captured = CapturedRows(self._means.variant)
-        self.collectors: list[Callable[[Recorder], None]] = []
+        self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
 
@@ -128,11 +133,13 @@ class Recorder:
         def due(interval: int) -> bool:
             return interval > 0 and step % interval == 0
 
+        every = self._config.updates_every
         return StepBuffer(
             step=step,
             gradients=due(self._config.gradients_every),
             activations=due(self._config.activations_every),
             weights=due(self._config.weights_every),
+            updates=due(self._config.weights_every if every is None else every),
             histograms=due(self._config.histograms_every),
         )
 
@@ -163,12 +170,17 @@ class Recorder:
         """The same of gradients."""
         return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
 
-    def begin_on_devices(self) -> None:
-        """Allocate what the devices of the model's parameters need: pinned memory may make the host wait later."""
-        for device in {p.device for p in self.table.parameters()}:
-            if device.type != "meta":
-                with OwnOperations():
+    def prepare(self) -> None:
+        """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
+        with OwnOperations():
+            for device in {parameter.device for parameter in self.table.parameters()}:
+                if device.type != "meta":
                     self.rows_on(device)
+
+    @property
+    def row_elements(self) -> int:
+        """Most elements that may be merged into one row."""
+        return self._means.row_elements
 
     @property
     def parts(self) -> list[Part]:
@@ -197,13 +209,16 @@ class Recorder:
             tensor = stored_values(tensor)
             reason = why_not(tensor)
             if not reason and self.capturing():
-                reason = self._capture(kind, layer, tensor, cast, loss_scaled=loss_scaled, sharded=sharded)
-                if not reason:
+                stored = cast.format if cast is not None else stored_format(tensor.dtype)
+                assert stored is not None, "why_not has asked"
+                self.meet(kind, layer, stored, cast, loss_scaled=loss_scaled)
+                captured = CapturedPart(kind, layer, stored, loss_scaled, sharded)
+                if not (reason := self.captured.measure(tensor, captured, cast)):
                     return True
             elif not reason:
                 rows = self.rows_on(tensor.device)
-                waits = later and (kind, layer) not in self._at_once and self._can_wait(tensor)
-                for piece in pieces(tensor, self._means.row_elements) if tensor.numel() else (tensor,):
+                waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
+                for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
                     part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, sharded=sharded)
                     if waits:
                         if self._batch(rows).add(piece, part):
@@ -214,38 +229,33 @@ class Recorder:
         self.table.unseen(layer, f"{kind} not observed: {reason or _FAILED}")
         return False
 
-    def _capture(
-        self,
-        kind: str,
-        layer: int,
-        tensor: torch.Tensor,
-        cast: Operand | None,
-        *,
-        loss_scaled: bool,
-        sharded: bool,
-    ) -> str:
-        stored = stored_format(tensor.dtype)
-        assert stored is not None, "why_not has asked"
-        part = CapturedPart(kind, layer, cast.format if cast is not None else stored, loss_scaled, sharded)
-        self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
-        return self.captured.measure(tensor, part, cast.scale if cast is not None else 1.0)
+    def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: bool = False) -> bool:
+        """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
 
-    def _adopt_captured(self) -> None:
-        kinds = {"act", "act_in", "act_grad"} if self.buffer.activations else set()
-        for part, words, hist, scale in self.captured.collect(kinds | ({"grad"} if self.buffer.gradients else set())):
-            self.adopt(
-                part.kind,
-                part.layer,
-                words,
-                hist,
-                format_=part.format,
-                loss_scaled=part.loss_scaled,
-                cast_scale=scale,
-                sharded=part.sharded,
-            )
+        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
+        """
+        if (kind, layer) in self._at_once or not self._can_wait(tensor):
+            return False
+        stored, elements = stored_format(tensor.dtype), tensor.numel()
+        if stored is None or tensor.layout != torch.strided or not 0 < elements <= self.row_elements:
+            return False
+        rows = self._devices.get(tensor.device)
+        if rows is None:
+            with OwnOperations():
+                rows = self.rows_on(tensor.device)
+        part = rows.part_for(
+            kind, layer, elements, limit=self.row_elements, format_=stored, loss_scaled=loss_scaled, sharded=False
+        )
+        self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
+        if self._batch(rows).add(tensor, part):
+            with OwnOperations():
+                self.flush()
+        return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        return self._means.batched(tensor.device) and type(tensor) in _PLAIN and not tensor.is_inference()
+        if type(tensor) not in _PLAIN or self.capturing():
+            return False
+        return self._means.batched(tensor.device) and not tensor.is_inference()
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
@@ -270,19 +280,25 @@ class Recorder:
             kind,
             layer,
             tensor.numel(),
-            limit=self._means.row_elements,
+            limit=self.row_elements,
             format_=cast.format if cast is not None else stored,
             loss_scaled=loss_scaled,
             sharded=sharded,
         )
         self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
         if cast is not None:
-            scale = cast.scale
-            kept = self.keep(scale, part.cast_scale) if isinstance(scale, torch.Tensor) else float(scale)
+            kept = self._kept(cast, part.cast_scale)
             if kept != part.cast_scale:
                 part = part._replace(cast_scale=kept)
                 rows.put(part)
         return part
+
+    def _kept(self, cast: Operand, into: Scalar | FromAmax) -> Scalar | FromAmax:
+        if cast.scale is None:
+            return FromAmax(cast.power_of_two)
+        if isinstance(cast.scale, torch.Tensor):
+            return self.keep(cast.scale, None if isinstance(into, FromAmax) else into)
+        return float(cast.scale)
 
     def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: bool) -> None:
         """Note the format that a tensor of the layer meets."""
@@ -296,10 +312,44 @@ class Recorder:
             operand = wire.Operand(kind=kind, format=format_, scaling="loss" if loss_scaled else "none")
         self.table.met(layer, operand)
 
+    def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
+        """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
+        own = self.buffer.own
+        if self.capturing():
+            return
+        names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
+        if names[0] in own:
+            return
+        with _measuring:
+            tensor, _ = local_part(tensor)
+            if not why_not(tensor):
+                figures = block_figures(tensor, cast.format, rounds_up=cast.rounds_up)
+                if figures is not None:
+                    own.update(zip(names, map(self.keep, figures), strict=True))
+
     def replace(self, kind: str, layers: set[int]) -> None:
         """What is read of ``layers`` from now on counts in the norm, and what was read so far does not."""
         for rows in self._devices.values():
             rows.close_parts(kind, layers)
+
+    def record_all(self, kind: str, layers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Measure ``tensors``, small dense ones of one device made here, each for its layer, now and in one run."""
+        rows = self.rows_on(tensors[0].device)
+        stored = stored_format(tensors[0].dtype)
+        assert stored is not None, "made here"
+        parts = [
+            rows.part_for(
+                kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False, sharded=False
+            )
+            for layer, t in zip(layers, tensors, strict=True)
+        ]
+        done = False
+        with _measuring:
+            rows.run(tuple(part.row for part in parts), tensors, histogram=self.buffer.histograms)
+            done = True
+        if not done:
+            for part in parts:
+                rows.discard(part)
 
     def flush(self) -> None:
         """Measure what waits for it; after a capture, what was there before."""
@@ -309,10 +359,19 @@ class Recorder:
             if not batch.waits:
                 continue
             unread = batch.flush(histogram=self.buffer.histograms)
-            for parts, reason in ((unread.changed, _CHANGED), (unread.failed, _FAILED)):
-                for part in parts:
-                    self._at_once.add((part.kind, part.layer))
-                    self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
+            for part in unread.changed:
+                self.unread(part, _CHANGED)
+            for part in unread.failed:
+                self.unread(part)
+
+    def is_read_alone(self, kind: str, layer: int) -> bool:
+        """Whether tensors of a kind and layer do not wait for others."""
+        return (kind, layer) in self._at_once
+
+    def unread(self, part: Part, reason: str = _FAILED) -> None:
+        """Tensors of a part that waited with others could not be measured: from now on each is measured by itself."""
+        self._at_once.add((part.kind, part.layer))
+        self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
 
     def adopt(
         self,
@@ -323,7 +382,7 @@ class Recorder:
         *,
         format_: str,
         loss_scaled: bool = False,
-        cast_scale: float | torch.Tensor = 1.0,
+        cast_scale: float | torch.Tensor | FromAmax = 1.0,
         sharded: bool = False,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
@@ -342,11 +401,9 @@ class Recorder:
             for collect in self.collectors:
                 with _collecting:
                     collect(self)
-            self._adopt_captured()
             adopted, self._adopted = self._adopted, {}
             for device, taken in adopted.items():
                 self.rows_on(device).adopt(taken, histogram=buffer.histograms)
-            self.captured.clear()
             for device, rows in self._devices.items():
                 parts, kept = list(rows.parts.values()), rows.kept
                 transit = rows.send(histogram=buffer.histograms)
@@ -360,6 +417,7 @@ class Recorder:
             # What the rows hold is not known any more.
             self._devices.clear()
             self._batches.clear()
+            self.generation += 1
             raise
 
     def next_step(self) -> StepBuffer:
@@ -398,6 +456,18 @@ class Recorder:
         if value.device.type == "cpu":
             return float(value)
         return self.rows_on(value.device).keep(value, into)
+
+    def raise_to(self, name: str, value: torch.Tensor) -> None:
+        """Keep the largest of the values of one name in a step; NaN when one was."""
+        own = self.buffer.own
+        known = own.get(name)
+        if isinstance(known, Slot) and known.device == value.device:
+            view = self.rows_on(value.device).slot(known.place)
+            torch.maximum(view, value.detach().reshape(()), out=view)
+        elif isinstance(known, float) and value.device.type == "cpu":
+            own[name] = float(np.maximum(known, float(value)))
+        else:
+            own[name] = self.scalar(name, value)
 
     def clipped(self, coefficient: float | torch.Tensor) -> None:
         """Note the coefficient of one more clipping, which may happen any number of times in a step."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from floatscope._gradients import GradientTap
+from floatscope._own_ops import OwnOperations
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
 
@@ -48,7 +49,8 @@ class ScalerTap:
         scale = self._scaler._scale if self._scaler.is_enabled() else None
         known = self._recorder.buffer.loss_scale is not None or self._recorder.capturing()
         if scale is not None and not known:
-            self._recorder.buffer.loss_scale = self._recorder.keep(scale)
+            with OwnOperations():
+                self._recorder.buffer.loss_scale = self._recorder.keep(scale)
         return scale is not None
 
     def end_step(self) -> None:

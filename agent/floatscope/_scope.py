@@ -17,7 +17,7 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._activations import ActivationTap
-from floatscope._compiled import CompiledOutputs
+from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
@@ -30,10 +30,11 @@ from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
 from floatscope._run_name import run_name
 from floatscope._scaler import ScalerTap
-from floatscope._untraced import UntracedHooks
+from floatscope._updates import UpdateTap
 
 __all__ = ["Scope", "watch"]
 
+_preparing = Guard("rows were made")
 _ending = Guard("a step ended")
 _weighing = Guard("weights were read")
 _closing = Guard("closing")
@@ -76,18 +77,18 @@ class Scope:
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
+        self._updates = UpdateTap(self._recorder)
+        self._gradients.changing = self._before_change
+        self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        in_compiled_code: CompiledOutputs | UntracedHooks = (
-            CompiledOutputs(self._recorder)
-            if config.compiled_outputs and config.activations_every
-            else UntracedHooks([model, *(module for _, module in self._table.observable())])
-        )
-        taps = [t for t in (self._scaler, self._gradients, self._activations, in_compiled_code) if t is not None]
+        compiled = compiled_code_tap(self._recorder, model, config)
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
+            with _preparing:
+                self._recorder.prepare()
             for tap in taps:
                 tap.install()
-            self._recorder.begin_on_devices()
             self._sink = sink()
         except BaseException:
             for remove in self._removals:
@@ -162,6 +163,7 @@ class Scope:
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
+        self._updates.end_step()
         with _ending:
             recorder.send()
         finished = recorder.next_step()
@@ -179,6 +181,7 @@ class Scope:
                     events=self._coverage_events(finished.step),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
+                    name_of=self._table.name_of,
                 )
         if isinstance(record, LostRecord):
             self._coverage_due, self._coverage_sent = finished.step + 1, None
@@ -205,6 +208,10 @@ class Scope:
     def _before_update(self) -> None:
         if not self._recorder.capturing():
             self._read_weights()
+
+    def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
+        if not self._recorder.capturing():
+            self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""
@@ -491,5 +498,6 @@ def _description(
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
+        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
         "histograms_every": config.histograms_every,
     }

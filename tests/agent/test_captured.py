@@ -10,67 +10,23 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from floatscope import Config, Scope, summarize
+from floatscope import Config, Operand, Scope
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._memory import MemorySink
 from floatscope._recorder import Means
-from floatscope._stats import WordAt, variant_for
+from floatscope._stats import variant_for
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
-OUTPUT = CapturedPart("act", 3, "fp32", loss_scaled=False, sharded=False)
-GRADIENT = CapturedPart("grad", 3, "fp32", loss_scaled=False, sharded=False)
-CPU = torch.device("cpu")
 
-
-@pytest.fixture
-def rows() -> CapturedRows:
-    captured = CapturedRows(variant_for)
-    captured.reserve(CPU, 2)
-    return captured
-
-
-def test_tensors_of_one_part_merge_and_kinds_stay_apart(rows: CapturedRows) -> None:
-    x, y, gradient = torch.randn(5, 3), torch.randn(7), torch.randn(11)
-    assert [rows.measure(tensor, OUTPUT) for tensor in (x, y)] == ["", ""]
-    assert not rows.measure(gradient, GRADIENT)
-    [output] = rows.collect({"act"})
-    expected = summarize([x, y])
-    assert output.part == OUTPUT
-    assert output.words[WordAt.ELEMENTS] == expected.count
-    assert output.words[WordAt.TENSORS] == 2
-    assert torch.equal(output.hist.long(), torch.from_numpy(expected.hist.copy()))
-    assert [row.part for row in rows.collect({"act", "grad"})] == [OUTPUT, GRADIENT]
-
-
-def test_clearing_leaves_the_rows_where_graphs_write_to_them(rows: CapturedRows) -> None:
-    rows.measure(torch.ones(4), OUTPUT)
-    [before] = rows.collect({"act"})
-    rows.reserve(CPU, 50)
-    rows.clear()
-    [after] = rows.collect({"act"})
-    assert after.words.data_ptr() == before.words.data_ptr()
-    assert not after.words.any()
-    assert not after.hist.any()
-
-
-def test_a_scale_on_the_device_is_that_of_the_latest_replay(rows: CapturedRows) -> None:
-    scale = torch.tensor(4.0)
-    rows.measure(torch.ones(4), OUTPUT, scale)
-    rows.measure(torch.ones(4), GRADIENT, 2.0)
-    scale.fill_(8.0)
-    output, gradient = rows.collect({"act", "grad"})
-    assert isinstance(output.cast_scale, torch.Tensor)
-    assert output.cast_scale == 4.0, "a copy was captured, not the tensor"
-    assert gradient.cast_scale == 2.0
-
-
-def test_what_has_no_row_says_why(rows: CapturedRows) -> None:
-    assert (
-        "more tensors than there are rows"
-        in [rows.measure(torch.ones(1), OUTPUT._replace(layer=layer)) for layer in range(3)][2]
-    )
-    assert "came to this device" in rows.measure(torch.ones(1, device="meta"), OUTPUT)
+def test_what_has_no_row_says_why() -> None:
+    rows = CapturedRows(variant_for)
+    rows.reserve(torch.device("cpu"), 2)
+    part = CapturedPart("act", 0, "fp32", loss_scaled=False, sharded=False)
+    reasons = [rows.measure(torch.ones(1), part._replace(layer=layer)) for layer in (0, 0, 1, 2)]
+    assert reasons[:3] == ["", "", ""]
+    assert "more tensors than there are rows" in reasons[3]
+    assert "came to this device" in rows.measure(torch.ones(1, device="meta"), part)
 
 
 class Capture:
@@ -168,3 +124,30 @@ def test_what_is_not_to_be_read_is_not_captured(attach: Attach) -> None:
     capture.step(model, optimizer, torch.ones(5, 4))
     scope.step()
     assert {rows.kind for record in sink.records() for rows in record.summaries} == {"weight"}
+
+
+class CastingLinear(nn.Linear):
+    scale = torch.ones(())
+
+    def floatscope_operands(self) -> dict[str, Operand]:
+        return {
+            "act_in": Operand(format="e4m3fn", scale=self.scale, scaling="delayed"),
+            "act_grad": Operand(format="e5m2", scale=4.0, scaling="static"),
+        }
+
+
+def test_scales_are_those_of_the_latest_replay(attach: Attach) -> None:
+    capture = Capture()
+    model = CastingLinear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, activations_every=1, _means=capture.means)
+    for scale in (2.0, 8.0):
+        CastingLinear.scale.fill_(scale)
+        capture.step(model, optimizer, torch.ones(5, 4))
+        CastingLinear.scale.fill_(0.5)
+        scope.step()
+    for number, scale in enumerate((2.0, 8.0)):
+        given, gradient = sink.row(number, "act_in", "(model)"), sink.row(number, "act_grad", "(model)")
+        assert given is not None
+        assert gradient is not None
+        assert (given["scale"], gradient["scale"]) == (scale, 4.0)

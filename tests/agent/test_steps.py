@@ -38,7 +38,7 @@ def test_without_scope_step_each_optimizer_step_is_a_record(attach: Attach, capl
         backward(model, value)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        assert len(scope._recorder.parts) <= 5
+        assert len(scope._recorder.parts) <= 7
     scope.close()
     assert [record.step for record in sink.records()] == [0, 1, 2, 3]
     assert sink.scalar("grad_norm")[2:] == [6.0, 8.0]

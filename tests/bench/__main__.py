@@ -12,6 +12,7 @@ import sys
 
 _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
+    "stats": "the pass over tensors on a CPU, by variant",
     "sender": "handing over a step, while no server takes it",
     "ingest": "durable ingest over a real WebSocket",
 }
