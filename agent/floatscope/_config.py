@@ -10,6 +10,7 @@ from typing import Any
 
 from floatscope import wire
 from floatscope._address import ingest_url
+from floatscope._spool._home import default_directory
 
 __all__ = ["Config", "configured", "disabled_by_environment"]
 
@@ -45,9 +46,20 @@ class Config:
     """Most step records waiting for the sender."""
     queue_bytes: int = 64 << 20
     """Most host memory that waiting step records hold, in bytes."""
+    spool_dir: str | None = None
+    """Folder for what the server has not acknowledged; without one FLOATSCOPE_DIR, then the user's state directory."""
+    spool_bytes: int = 1 << 30
+    """Most bytes that all spools in that folder take together; 0 keeps everything in memory only."""
 
     def __post_init__(self) -> None:
-        for name in ("first_step", "gradients_every", "activations_every", "weights_every", "histograms_every"):
+        for name in (
+            "first_step",
+            "gradients_every",
+            "activations_every",
+            "weights_every",
+            "histograms_every",
+            "spool_bytes",
+        ):
             _require_integer(name, getattr(self, name), least=0)
         if not isinstance(self.compiled_outputs, bool):
             raise ValueError(f"compiled_outputs: expected True or False, got {self.compiled_outputs!r}")
@@ -82,6 +94,7 @@ def configured(config: Config | None, options: Mapping[str, object], environment
         "run": environment.get("FLOATSCOPE_RUN") or None,
         "server": environment.get("FLOATSCOPE_SERVER") or "http://127.0.0.1:6160",
         "token": environment.get("FLOATSCOPE_TOKEN") or None,
+        "spool_dir": default_directory(environment),
     }
     missing: dict[str, Any] = {name: value for name, value in fallback.items() if getattr(chosen, name) is None}
     return dataclasses.replace(chosen, **missing)

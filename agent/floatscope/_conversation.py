@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from websockets.sync.connection import Connection
 
 from floatscope import wire
-from floatscope._outbox import Outbox
+from floatscope._outbox import Outgoing
 
 __all__ = ["Conversation", "Duties", "Timing"]
 
@@ -54,7 +54,7 @@ class Conversation:
         self,
         connection: Connection,
         welcome: wire.Welcome,
-        outbox: Outbox,
+        outbox: Outgoing,
         duties: Duties,
         timing: Timing,
         *,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from floatscope import wire
 from floatscope._record import StepRecord, SummaryRows
 
-__all__ = ["BLOCK_OVERHEAD", "Batch", "Loss", "pack"]
+__all__ = ["BLOCK_OVERHEAD", "Batch", "Loss", "empty_batch", "pack"]
 
 BLOCK_OVERHEAD = 64
 """Most bytes that ``wire.Block`` adds around its body: tag, field names, seq, CRC and length take 40."""
@@ -66,6 +66,12 @@ class Loss:
             last=max(self.last, other.last),
             records=self.records + other.records,
         )
+
+
+def empty_batch() -> Batch:
+    """Nothing, for a number that must be used up."""
+    body = wire.encode(wire.Body())
+    return Batch(first=0, last=0, records=0, body=body, crc=zlib.crc32(body))
 
 
 def pack(records: Sequence[StepRecord], max_bytes: int, *, continued: bool = False) -> Iterator[Batch | Loss]:

@@ -10,6 +10,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -468,12 +469,19 @@ def _number(variable: str, default: int) -> int:
 def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
     from floatscope._devices import LocalDevices
     from floatscope._sender import Limits, Sender
+    from floatscope._spool._spooler import SpoolPlace
 
     rank, world = _rank_and_world()
     identity = wire.Identity(
         run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
     )
     assert config.server is not None, "configured() gives every option a value"
+    assert config.spool_dir is not None, "configured() gives every option a value"
+    place = (
+        SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
+        if config.spool_bytes
+        else None
+    )
     return Sender(
         identity,
         config.server,
@@ -481,6 +489,7 @@ def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scale
         _description(model, optimizers, scaler, config),
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
+        spool=place,
     )
 
 

@@ -28,6 +28,10 @@ from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
 from floatscope._record import NoThreadError, PendingRecord, RecordLostError, StepRecord
+from floatscope._spool._home import About
+from floatscope._spool._leftovers import Leftovers
+from floatscope._spool._outbox import SpooledOutbox
+from floatscope._spool._spooler import Spooler, SpoolPlace
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
@@ -90,6 +94,8 @@ class SenderStats:
     cpu_s: float = 0.0
     failure: str | None = None
     """Why nothing is sent any more: the server's refusal, or a defect of ours."""
+    spool_off: str | None = None
+    """Why what waits is in memory only though a spool was asked for: "disk_full", "read_only", ..."""
 
 
 class Sender:
@@ -111,18 +117,32 @@ class Sender:
         devices: DeviceSource | None = None,
         timing: Timing | None = None,
         delays: Callable[[], Iterator[float]] | None = None,
+        spool: SpoolPlace | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
         self._devices = devices
-        self._queue, self._outbox = self._empty_queues()
+        config = _plain(config or {})
+        agent = f"floatscope {floatscope.__version__}"
+        self._queue, memory = self._empty_queues()
+        self._spooler: Spooler | None = None
+        self._outbox: Outbox | SpooledOutbox = memory
+        if spool is not None:
+            self._spooler = Spooler(
+                spool,
+                About(server=server_url, agent=agent, identity=identity, config=config),
+                max_records=self._limits.outbox_records,
+                max_bytes=self._limits.outbox_bytes,
+                on_leftovers=lambda paths: self._leftovers.start(paths),
+            )
+            self._outbox = self._spooler.outbox
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._packed = threading.Event()
         self._abort = threading.Event()
         self._reason = ""
-        self._inert = False
+        self._inert = self._told = False
         self._finished_at: float | None = None
         self._failure: str | None = None
         self._put = 0
@@ -136,8 +156,8 @@ class Sender:
                 server_url=server_url,
                 token=token,
                 identity=identity,
-                agent=f"floatscope {floatscope.__version__}",
-                config=_plain(config or {}),
+                agent=agent,
+                config=config,
             ),
             self._outbox,
             Duties(
@@ -148,12 +168,20 @@ class Sender:
             pause=self._pause,
             delays=delays or (lambda: backoff_delays(rng)),
             timing=timing or Timing(),
+            welcomed=self._note_welcome,
+        )
+        self._leftovers = Leftovers(
+            server_url, token, due=lambda: self._link.connections > 0, ends=self._closing, aborted=self._abort
         )
         self._threads = [
             threading.Thread(target=self._guarded, args=(body, number), name=f"floatscope-{name}", daemon=True)
             for number, (name, body) in enumerate((("pack", self._pack_until_closed), ("send", self._talk)))
         ]
-        for thread in self._threads:
+        self._spool_threads = [
+            threading.Thread(target=body, name=f"floatscope-{name}", daemon=True)
+            for name, body in (self._spooler.bodies() if self._spooler is not None else ())
+        ]
+        for thread in (*self._threads, *self._spool_threads):
             self._start(thread)
         _living.add(self)
 
@@ -164,6 +192,8 @@ class Sender:
             # At the process's limit. What was started already ends by itself.
             self._abort.set()
             self._wake.set()
+            if self._spooler is not None:
+                self._spooler.finish("")
             raise NoThreadError(str(error)) from None
 
     def _empty_queues(self) -> tuple[PendingQueue, Outbox]:
@@ -202,15 +232,32 @@ class Sender:
         self.finish(reason)
         assert self._finished_at is not None
         deadline = self._finished_at + self._limits.flush_s
+        # What the server does not take in time is written to the disk in the last tenth.
+        reserve = 0.1 * self._limits.flush_s if self._spooler is not None else 0.0
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        first = not self._abort.is_set()
+            thread.join(max(0.0, deadline - reserve - time.monotonic()))
         self.abandon()
-        stats = self.stats()
-        if first and stats.waiting and self._failure is None:
+        if self._spooler is not None:
+            self._spooler.finish(self._reason)
+            for thread in self._spool_threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            self._leftovers.join(deadline)
+        if not self._told:
+            self._told = True
+            self._tell_what_is_left()
+
+    def _tell_what_is_left(self) -> None:
+        waiting = self.stats().waiting
+        if self._spooler is not None and self._spooler.keeps:
+            spooled = self._outbox.counts().waiting
+            waiting -= spooled
+            if spooled:
+                where = self._spooler.place.directory
+                logger.warning("%d records wait in %s; `floatscope sync` sends them", spooled, where)
+        if waiting > 0 and self._failure is None:
             logger.warning(
                 "%d records could not be delivered to %s within %g s and are lost",
-                stats.waiting,
+                waiting,
                 self._server_url,
                 self._limits.flush_s,
             )
@@ -218,6 +265,7 @@ class Sender:
     def abandon(self) -> None:
         """Stop at once, whatever is left."""
         self._abort.set()
+        self._closing.set()
         self._wake.set()
         _living.discard(self)
 
@@ -234,8 +282,9 @@ class Sender:
             waiting_bytes=counts.waiting_bytes + self._queue.nbytes,
             lost=lost,
             connections=self._link.connections,
-            cpu_s=sum(self._cpu_s),
+            cpu_s=sum(self._cpu_s) + (sum(self._spooler.cpu_s) if self._spooler is not None else 0.0),
             failure=self._failure,
+            spool_off=self._spooler.off if self._spooler is not None else None,
         )
 
     # The packing thread
@@ -332,6 +381,10 @@ class Sender:
                 f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on without telemetry."
             )
 
+    def _note_welcome(self, welcome: wire.Welcome) -> None:
+        if self._spooler is not None:
+            self._spooler.note_attempt(welcome.attempt)
+
     def _pause(self, seconds: float) -> None:
         # The first pause after ``close`` begins is cut short, the later ones are not.
         (self._abort if self._closing.is_set() else self._closing).wait(seconds)
@@ -342,6 +395,7 @@ class Sender:
         return wire.Beat(
             step=self._last_step,
             queue_bytes=stats.waiting_bytes,
+            spool_bytes=self._spooler.nbytes() if self._spooler is not None else 0,
             dropped=sum(stats.lost.values()),
             overhead_s=stats.cpu_s,
         )
@@ -369,6 +423,9 @@ class Sender:
         # In a forked child. The threads do not exist here, and a lock may be held by one of them for ever.
         self._inert = True
         self._link.forget_socket()
+        self._leftovers.forget_descriptors()
+        if self._spooler is not None:
+            self._spooler.forget_descriptors()
         if self._devices is not None:
             self._devices.forget()
         self._queue, self._outbox = self._empty_queues()

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from floatscope._stats import Rows, RowValues
-from floatscope._stats import _compiled as compiled
-from floatscope._stats._compiled import Compilation, Function
+from floatscope._stats import _cpu_library as compiled
 from floatscope._stats._cpu import Cpu, works
+from floatscope._stats._cpu_library import Compilation, Function
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 

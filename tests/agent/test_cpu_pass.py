@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import floatscope
-from floatscope._stats import Rows, RowValues, Variant, WordAt, variant_for
-from floatscope._stats._compiled import Compilation
+from floatscope._stats import Rows, RowValues, Variant, WordAt, _choice, variant_for
 from floatscope._stats._cpu import BLOCK, SAMPLE, Cpu, works
+from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
 from tests.agent.brute_force import Array, assert_same, expected
@@ -275,9 +275,12 @@ def test_threads_change_no_bit(compilation: Compilation) -> None:
 
 
 def test_who_serves_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_choice, "_chosen", {})
+    monkeypatch.delenv("FLOATSCOPE_KERNELS", raising=False)
     variant = variant_for(torch.device("cpu"))
     assert (variant.name, variant.samples_histogram) == ("cpu", True)
     monkeypatch.setenv("FLOATSCOPE_KERNELS", "torch")
+    monkeypatch.setattr(_choice, "_chosen", {})
     assert variant_for(torch.device("cpu")).name == "torch"
 
 

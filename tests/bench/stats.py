@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from floatscope._stats import Plan, Rows, Variant
-from floatscope._stats._compiled import Compilation
 from floatscope._stats._cpu import Cpu, works
+from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from tests.bench.spread import spread
 

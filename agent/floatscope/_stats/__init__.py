@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-import torch
-
-from floatscope._stats._cpu import Cpu
+from floatscope._stats._choice import variant_for, why
 from floatscope._stats._reference import (
     ADDING,
     STATISTICS,
@@ -38,11 +34,5 @@ __all__ = [
     "row_summary",
     "summarize",
     "variant_for",
+    "why",
 ]
-
-
-def variant_for(device: torch.device) -> Variant:
-    """The variant of the pass that is used on ``device``; FLOATSCOPE_KERNELS=torch asks for the reference."""
-    if os.environ.get("FLOATSCOPE_KERNELS") == "torch":
-        return Reference()
-    return Cpu() if device.type == "cpu" else Reference()

@@ -1,175 +1,232 @@
-"""The pass in C: compiled once for a machine by its own compiler, kept in the user's cache, loaded by ctypes.
-
-Nothing here is needed: without a compiler, or with a cache that cannot be trusted, the torch operations go on.
-"""
+"""The pass in CUDA and HIP C++ (kernels.cu), compiled at run time: one launch for up to 168 tensors of any dtypes."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shutil
-import signal
-import stat
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from importlib import resources
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
-from floatscope._guard import Guard
-from floatscope._log import logger
+import torch
 
-__all__ = ["Compilation", "Function", "for_this_process"]
+from floatscope._stats._cache import cached
+from floatscope._stats._layout import Layouts, spans
+from floatscope._stats._reference import Reference
+from floatscope._stats._rows import Rows
+from floatscope._stats._rtc import HIP, Driver, Function, Platform, compile_source
 
-Function: TypeAlias = Callable[[int, int, int, int, int, int], int]
-"""``floatscope_measure`` of cpu.c; it runs without the interpreter's lock."""
+__all__ = ["SOURCE", "Compiled", "Shape", "options"]
 
-_COMPILERS = ("cc", "gcc", "clang")
-_TIMEOUT_S = 60.0
-# By gcc 12 on Zen 4, -O3 makes 4.2M float32 take 1.65 ms instead of 0.73. Traps are no values: without them the
-# conversion of fp16 is vectorised. Never -ffast-math, which lets a NaN pass for a number.
-_FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-_LINKING = ("-shared", "-fPIC", "-pthread")
-_compiling = Guard("the pass for the CPU was compiled")
+SOURCE = Path(__file__).with_name("kernels.cu")
 
+TENSORS = 168
+"""Entries of a launch: what fits in the 4 KB that a kernel's arguments may have everywhere."""
 
-class _UnavailableError(Exception):
-    """Why there is no compiled pass."""
+_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3} | {
+    getattr(torch, name): 4 + table for table, name in enumerate(_FLOAT8)
+}
+_COUNTED = 1 << 31
 
-
-class Compilation:
-    """Brings up the compiled pass in a background thread; ``function`` is None until then, or for good."""
-
-    def __init__(
-        self,
-        cache: Callable[[], Path],
-        works: Callable[[Function], bool],
-        *,
-        compilers: Sequence[str] = _COMPILERS,
-        timeout_s: float = _TIMEOUT_S,
-    ) -> None:
-        self.function: Function | None = None
-        self._cache, self._works = cache, works
-        self._compilers, self._timeout_s = compilers, timeout_s
-        self._thread = threading.Thread(target=self._run, name="floatscope-compile", daemon=True)
-
-    def start(self) -> None:
-        """Begin. Returns at once."""
-        self._thread.start()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it is over, one way or the other."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        with _compiling:
-            try:
-                function = _load(self._compiled())
-                if not self._works(function):
-                    raise _UnavailableError("what the compiler made gives other results")
-                self.function = function
-            except (_UnavailableError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-                logger.debug("no compiled pass for the CPU, torch operations serve: %s", error)
-
-    def _compiled(self) -> Path:
-        compiler = next((found for name in self._compilers if (found := shutil.which(name))), None)
-        if compiler is None:
-            raise _UnavailableError("no C compiler")
-        source = resources.files(__package__).joinpath("cpu.c").read_bytes()
-        key = _key(source, Path(compiler))
-        cache = _private(self._cache())
-        # The name tells the content: half a library, once mapped, ends the process.
-        for known in cache.glob(f"cpu-{key}-*.so"):
-            if _is_ours(known.lstat(), stat.S_ISREG) and _digest(known.read_bytes()) == known.stem.rpartition("-")[2]:
-                return known
-        library = _compile(compiler, source, self._timeout_s)
-        final = cache / f"cpu-{key}-{_digest(library)}.so"
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as written:
-            written.write(library)
-        Path(written.name).replace(final)
-        return final
+_LARGEST_PIECE = 128 << 10
+_SMALLEST_PIECE = 16 << 10
+_GRAIN = 8 << 10
+"""Bytes that a block reads: what many tensors are cut into, and between which bounds a few are spread over the chip."""
 
 
-def cache_directory() -> Path:
-    """Where compiled code of this user is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatscope"
+class Shape(NamedTuple):
+    """Threads of a block, blocks a multiprocessor should hold at once, 16-byte loads in flight for a thread."""
+
+    threads: int = 512
+    resident: int = 2
+    unroll: int = 8
 
 
-@functools.cache
-def for_this_process(works: Callable[[Function], bool]) -> Compilation:
-    """The one compilation of this process, begun."""
-    compilation = Compilation(cache_directory, works)
-    compilation.start()
-    return compilation
+def options(platform: Platform, architecture: str, wave: int, shape: Shape) -> list[str]:
+    """What the compiler is told; ``architecture`` is sm_90 or gfx90a, ``wave`` the threads of a warp or wavefront."""
+    target = f"--offload-arch={architecture}" if platform is HIP else f"--gpu-architecture={architecture}"
+    macros = {
+        "WAVE": wave,
+        "THREADS": shape.threads,
+        "RESIDENT": shape.resident,
+        "UNROLL": shape.unroll,
+        "TENSORS": TENSORS,
+    }
+    return [target, "--std=c++17", *(f"-D{name}={value}" for name, value in macros.items())]
 
 
-def _private(cache: Path) -> Path:
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(cache.lstat(), stat.S_ISDIR):
-        raise _UnavailableError(f"{cache} is not a directory that only this user can write")
-    return cache
+class _Work(ctypes.Structure):
+    _fields_ = (
+        ("address", ctypes.c_uint64 * TENSORS),
+        ("elements", ctypes.c_uint64 * TENSORS),
+        ("row", ctypes.c_uint32 * TENSORS),
+        ("first", ctypes.c_uint32 * TENSORS),
+    )
 
 
-def _is_ours(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+class _Span(NamedTuple):
+    address: int
+    elements: int
+    size: int
+    """Bytes of an element."""
+    word: int
+    """The row, the kind, and whether the rest of the tensor was counted."""
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.size
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
+class _Launch:
+    """The arguments of one launch, and the kernel with and without a histogram."""
+
+    def __init__(self, variant: Compiled) -> None:
+        self._work = _Work()
+        self._tensors, self._piece = ctypes.c_uint32(), ctypes.c_uint32()
+        self._words, self._hist = ctypes.c_uint64(), ctypes.c_uint64()
+        tables = ctypes.c_uint64(variant.tables.data_ptr())
+        arguments = (self._work, self._tensors, self._piece, tables, self._words, self._hist)
+        threads = variant.shape.threads
+        self._with_histogram = variant.driver.function("statistics_and_histogram", threads, arguments)
+        self._without: Function = variant.driver.function("statistics", threads, arguments)
+        self._blocks = 0
+
+    def set(self, work: Sequence[_Span], piece: int) -> None:
+        """Read ``work``, at most TENSORS parts, in pieces of ``piece`` bytes."""
+        first = 0
+        for index, span in enumerate(work):
+            self._work.address[index] = span.address
+            self._work.elements[index] = span.elements
+            self._work.row[index] = span.word
+            self._work.first[index] = first
+            first += max(1, -(-span.bytes // piece))
+        self._tensors.value, self._piece.value, self._blocks = len(work), piece, first
+
+    def run(self, words: int, hist: int | None, stream: int) -> None:
+        """Merge into the rows at the addresses ``words`` and ``hist``."""
+        self._words.value = words
+        if hist is None:
+            self._without.launch(self._blocks, stream)
+        else:
+            self._hist.value = hist
+            self._with_histogram.launch(self._blocks, stream)
 
 
-def _key(source: bytes, compiler: Path) -> str:
-    real = compiler.resolve()
-    made = real.stat()
-    parts = (source, str((*_FLAGS, *_LINKING, real, made.st_size, made.st_mtime_ns, *_processor())).encode())
-    return _digest(b"\0".join(parts))
+class Compiled:
+    """The variant that NVRTC or hipRTC compiles, for one device.
+
+    ``OSError`` without the compiler or driver, ``RuntimeError`` where either fails. Reads the device's properties and
+    compiles (or takes what this user compiled before) when made; nothing that it does later waits for the device.
+    """
+
+    samples_histogram = False
+
+    def __init__(self, platform: Platform, device: torch.device, shape: Shape = Shape()) -> None:  # noqa: B008
+        properties = torch.cuda.get_device_properties(device)
+        wave = properties.warp_size if platform is HIP else 32
+        architecture = properties.gcnArchName if platform is HIP else f"sm_{properties.major}{properties.minor}"
+        flags = options(platform, architecture, wave, shape)
+        source = SOURCE.read_text()
+        key = (platform.compiler, str(torch.version.cuda or torch.version.hip), *flags, source)
+        with torch.cuda.device(device):
+            # Makes the context current.
+            self.tables = _tables().to(device)
+            code = cached("kernels", key, lambda: compile_source(platform, source, flags))
+            self.driver = Driver(platform, code)
+            self._index = torch.cuda.current_device()
+        self.name = platform.compiler
+        self.shape = shape
+        self.resident = shape.resident * properties.multi_processor_count
+        self._own = threading.local()
+        self._reference = Reference()
+
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> CompiledPlan:
+        """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
+        return CompiledPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+
+    def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
+        """Merge the statistics of ``tensor`` into one row."""
+        kind = _KINDS.get(tensor.dtype)
+        if kind is None:
+            self._reference.measure(tensor, words, hist)
+            return
+        launch: _Launch | None = getattr(self._own, "launch", None)
+        if launch is None:
+            launch = self._own.launch = _Launch(self)
+        # Each part lives until it is launched: the memory of a copy is reused in the order of the stream.
+        for _, span in _work(tensor, 0):
+            each = -(-span.bytes // self.resident)
+            launch.set([span], max(_SMALLEST_PIECE, -(-each // _GRAIN) * _GRAIN))
+            self.launch([launch], words, hist)
+
+    def launch(self, launches: Iterable[_Launch], words: torch.Tensor, hist: torch.Tensor | None) -> None:
+        """Run ``launches`` on the device's current stream."""
+        if torch._C._cuda_getDevice() != self._index:
+            with torch.cuda.device(self._index):
+                self.launch(launches, words, hist)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        at, hist_at = words.data_ptr(), None if hist is None else hist.data_ptr()
+        for launch in launches:
+            launch.run(at, hist_at, stream)
 
 
-def _processor() -> list[str]:
-    """What decides on the instructions that -march=native chooses: a home directory may be shared by machines."""
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-        told = {line for line in lines if line.startswith(("model", "vendor", "stepping", "flags", "Features", "CPU"))}
-    return [platform.machine(), *sorted(told)]
+class CompiledPlan:
+    """A list of tensors that is measured again and again; see ``Plan``."""
+
+    def __init__(self, variant: Compiled, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
+        self._variant, self._at, self._fixed = variant, at, fixed_layouts
+        self._launches: list[_Launch] = []
+        self._used = 0
+        self._odd: list[int] = []
+        self._layouts: Layouts | None = None
+
+    def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
+        """Merge the statistics of ``tensors[i]`` into its row."""
+        held = []
+        if self._layouts is None or not self._layouts.are_those_of(tensors):
+            held = self._lay_out(tensors)
+        variant = self._variant
+        variant.launch(self._launches[: self._used], rows.words, rows.hist if histogram else None)
+        # Copies of strided tensors may go: their memory is reused in the order of the stream.
+        del held
+        for index in self._odd:
+            at = self._at[index]
+            variant._reference.measure(tensors[index], rows.words[at], rows.hist[at] if histogram else None)
+
+    def _lay_out(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Fill the launches' arguments; the result must live until they have been launched."""
+        self._odd = [index for index, tensor in enumerate(tensors) if tensor.dtype not in _KINDS]
+        parts: list[torch.Tensor] = []
+        work: list[_Span] = []
+        in_place = True
+        for tensor, at in zip(tensors, self._at, strict=True):
+            for part, span in _work(tensor, at) if tensor.dtype in _KINDS else ():
+                parts.append(part)
+                work.append(span)
+                in_place = in_place and part is tensor
+        # The largest first: the last blocks to start are short, and no multiprocessor waits long for the others.
+        work.sort(key=lambda span: span.bytes, reverse=True)
+        share = sum(span.bytes for span in work) // (4 * self._variant.resident)
+        piece = min(max(_SMALLEST_PIECE, -(-share // _GRAIN) * _GRAIN), _LARGEST_PIECE)
+        groups = [work[start : start + TENSORS] for start in range(0, len(work), TENSORS)]
+        self._used = len(groups)
+        self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
+        for launch, group in zip(self._launches, groups, strict=False):
+            launch.set(group, piece)
+        self._layouts = Layouts(tensors, fixed=self._fixed) if in_place else None
+        return [] if in_place else parts
 
 
-def _compile(compiler: str, source: bytes, timeout_s: float) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="floatscope-") as directory:
-        made, said = Path(directory, "cpu.so"), Path(directory, "said")
-        Path(directory, "cpu.c").write_bytes(source)
-        command = [compiler, *_FLAGS, *_LINKING, "-o", made.name, "cpu.c"]
-        with said.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                # The compiler is a driver: its children would go on.
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-        if status != 0:
-            lines = said.read_text(errors="replace").splitlines()
-            error = next((line for line in lines if "error" in line), "it named no error")
-            raise _UnavailableError(f"{compiler} ended with {status}: {error}")
-        return made.read_bytes()
+def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]]:
+    word = row | _KINDS[tensor.dtype] << 24
+    for part in spans(tensor):
+        yield part, _Span(part.data_ptr(), part.numel(), part.element_size(), word)
+        word |= _COUNTED
 
 
-def _load(library: Path) -> Function:
-    function = ctypes.CDLL(str(library)).floatscope_measure
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [pointer, count, pointer, pointer, pointer, ctypes.c_int]
-    function.restype = ctypes.c_int
-    result: Function = function
-    return result
+def _tables() -> torch.Tensor:
+    """int32 [4, 256]: the float32 bits of every code of each float8."""
+    codes = torch.arange(256).to(torch.uint8)
+    return torch.stack([codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in _FLOAT8])

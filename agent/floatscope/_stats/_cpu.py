@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from floatscope._stats._compiled import Function, for_this_process
+from floatscope._stats._cpu_library import Function, for_this_process
 from floatscope._stats._reference import as_float32, histogram_of_ranks, measure, pieces
 from floatscope._stats._rows import WORDS, Rows, WordAt
 from floatscope._summary import INFINITY_BITS, Floats
@@ -60,7 +60,7 @@ class Cpu:
     def __init__(self, compiled: Callable[[], Function | None] | None = None) -> None:
         self._compiled = compiled if compiled is not None else _of_this_process()
 
-    def plan(self, at: Sequence[int]) -> _Plan:
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> _Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
         return _Plan(self, tuple(at))
 
