@@ -53,9 +53,13 @@ class CapturedRows:
         self._devices: dict[torch.device, _DeviceRows] = {}
 
     def reserve(self, device: torch.device, capacity: int) -> None:
-        """Have ``capacity`` rows on ``device``. Once, and not during a capture: they must outlive every graph."""
+        """Have rows on ``device``, enough for ``capacity`` layers and kinds.
+
+        Once, and not during a capture: they must outlive every graph.
+        """
         if device not in self._devices:
-            self._devices[device] = _DeviceRows(capacity, device)
+            # A part of another format, or with a loss scale, has a row of its own.
+            self._devices[device] = _DeviceRows(2 * capacity, device)
 
     def measure(self, tensor: torch.Tensor, part: CapturedPart, cast: Operand | None = None) -> str:
         """Have each replay merge ``tensor``, about to undergo ``cast``, into the row of ``part``.
@@ -84,7 +88,7 @@ class CapturedRows:
         return ""
 
     def hand_on(self, recorder: Recorder) -> None:
-        """A step ends, outside the graphs: ``recorder`` is to adopt the rows of kinds that are due; clear the others."""
+        """A step ends, outside the graphs: ``recorder`` adopts the rows of kinds that are due, others are cleared."""
         if self.held:
             return
         left: list[torch.Tensor] = []

@@ -156,8 +156,7 @@ class Recorder:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
             if self._means.captures(device):
-                # Twice: a part of another format or with a loss scale has a row of its own.
-                self.captured.reserve(device, 2 * capacity)
+                self.captured.reserve(device, capacity)
         return rows
 
     @property

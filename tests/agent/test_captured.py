@@ -21,7 +21,7 @@ Attach = Callable[..., tuple[Scope, MemorySink]]
 
 def test_what_has_no_row_says_why() -> None:
     rows = CapturedRows(variant_for)
-    rows.reserve(torch.device("cpu"), 2)
+    rows.reserve(torch.device("cpu"), 1)
     part = CapturedPart("act", 0, "fp32", loss_scaled=False, sharded=False)
     reasons = [rows.measure(torch.ones(1), part._replace(layer=layer)) for layer in (0, 0, 1, 2)]
     assert reasons[:3] == ["", "", ""]
