@@ -30,8 +30,17 @@ __all__ = ["CompiledOutputs", "CompiledUpdates", "compiled_code_tap"]
 _numbers = itertools.count()
 
 
-# torch.export takes a program out of the process; before torch 2.7 a trace cannot tell. ``bool()`` is False.
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
+def _no_export() -> bool:
+    return False
+
+
+def _in_export() -> bool:
+    # Dynamo up to torch 2.12 takes ``torch.compiler.is_exporting()`` to be true in any trace.
+    return torch.compiler._is_exporting_flag
+
+
+# torch.export takes a program out of the process; before torch 2.7 a trace cannot tell.
+_is_exporting = _in_export if hasattr(torch.compiler, "_is_exporting_flag") else _no_export
 
 
 class _OutputHook(Unseen):
