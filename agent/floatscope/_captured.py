@@ -32,6 +32,10 @@ class CapturedPart(NamedTuple):
     sharded: bool
 
 
+_written_by_graphs: list[Rows] = []
+"""Kept for good: nobody tells when a graph is gone, and until then each replay writes to them, closed or not."""
+
+
 class _DeviceRows:
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.rows = Rows(capacity, device)
@@ -75,6 +79,8 @@ class CapturedRows:
             if len(present.places) == present.rows.capacity:
                 return "the CUDA graphs of this model hold more tensors than there are rows"
             place = present.places[part] = len(present.places)
+            if place == 0:
+                _written_by_graphs.append(present.rows)
             present.views.append((present.rows.words[place], present.rows.hist[place]))
         self._variant(tensor.device).measure(tensor, *present.views[place])
         scale = 1.0 if cast is None else cast.scale

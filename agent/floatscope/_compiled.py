@@ -21,7 +21,7 @@ from floatscope._config import Config
 from floatscope._operators import GradientReader, OutputRow, Wanted, readers
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
-from floatscope._stats import WORDS, WordAt
+from floatscope._stats import WORDS, WordAt, variant_for
 from floatscope._summary import BINS
 from floatscope._untraced import UntracedHooks
 
@@ -104,6 +104,7 @@ class CompiledOutputs:
 
     def _place(self, layer: int, module: nn.Module) -> None:
         device = _device_of(module)
+        variant_for(device)  # which may take its time to choose one, now
         words = torch.zeros(len(WORDS), dtype=torch.int64, device=device)
         hist = torch.zeros(BINS, dtype=torch.int32, device=device)
         for name, tensor in zip(ROW_ATTRIBUTES, (words, hist), strict=True):

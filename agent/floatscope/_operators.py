@@ -71,6 +71,8 @@ class Readers:
     """How many tensors were merged into rows, by calls that ran."""
     captured: bool = False
     """Whether a call was captured in a graph, so that rows change unseen."""
+    kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Rows that graphs may write to, for good: nobody tells when a graph is gone."""
     last_dtype: torch.dtype | None = None
     """That of the last tensor that was merged into a copy of a row, as compilers that change nothing in place make."""
     first_calls: Iterator[int] = field(default_factory=itertools.count)
@@ -97,6 +99,8 @@ class Readers:
             variant_for(x.device).measure(x, words, hist if histogram else None)
         self.merges += 1
         row = self.rows.get(words.data_ptr())
+        if self.captured and row is not None:
+            self.kept[words.data_ptr()] = words, hist
         if row is None:
             self.last_dtype = x.dtype
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from floatscope import Config, Operand, Scope
+from floatscope import Config, Operand, Scope, _captured
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._memory import MemorySink
 from floatscope._recorder import Means
@@ -151,3 +153,15 @@ def test_scales_are_those_of_the_latest_replay(attach: Attach) -> None:
         assert given is not None
         assert gradient is not None
         assert (given["scale"], gradient["scale"]) == (scale, 4.0)
+
+
+def test_rows_outlive_whoever_watched(attach: Attach) -> None:
+    """A graph that is replayed later must not write to memory that is somebody else's by then."""
+    capture = Capture()
+    model, optimizer, scope, _ = watched(attach, capture)
+    capture.step(model, optimizer, torch.ones(5, 4))
+    written = [weakref.ref(rows.words) for rows in _captured._written_by_graphs[-1:]]
+    scope.close()
+    del scope, model, optimizer, capture
+    gc.collect()
+    assert [words() is not None for words in written] == [True]
