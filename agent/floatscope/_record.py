@@ -30,12 +30,15 @@ class SummaryRows:
     ``layers`` is uint32 [L]. ``fields`` holds every field of ``wire.Summaries``, each [L]: count, zeros, nans, infs
     int64; sum, sumsq float64; absmax, absmin, scale, under, over_low, over_high, floor float32 (the last four with the
     payload ``wire.MISSING_BITS`` where nothing is known). ``hist`` is int64 [L, 512], or None when not taken.
+    ``placement`` and ``copy_of`` are those of ``wire.Summaries``; rows that differ in them are kept apart.
     """
 
     kind: str
     layers: NDArray[np.uint32]
     fields: dict[str, NDArray[np.generic]]
     hist: NDArray[np.int64] | None = None
+    placement: str = ""
+    copy_of: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

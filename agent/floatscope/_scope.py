@@ -17,6 +17,7 @@ from torch import nn
 from floatscope import wire
 from floatscope._activations import ActivationTap
 from floatscope._alert import Alert, no_reaction
+from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
@@ -25,6 +26,7 @@ from floatscope._log import logger
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
+from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
 from floatscope._sampling import Sampling
@@ -74,7 +76,7 @@ class Scope:
         self.config = config
         self._table = LayerTable(model)
         self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
-        self._recorder = Recorder(self._table, config, self._sampling, means)
+        self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), means)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
@@ -83,7 +85,8 @@ class Scope:
         self._gradients.changing = self._before_change
         self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        compiled = compiled_code_tap(self._recorder, model, config)
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             with _preparing:
@@ -100,6 +103,7 @@ class Scope:
         self._closed = False
         self._weights_read = False
         self._warned = False
+        self._due_after_capture = False
         self._coverage_due = config.first_step
         self._coverage_sent: dict[str, _Detail] | None = None
         _attached[model] = self
@@ -121,10 +125,15 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
-        if self._closed:
+        if self._closed or self._recorder.capturing():
             return
         _remove_retired()
         self._activations.begin_forward = None
+        if self._due_after_capture:
+            # Updates that warmed up for the capture: a step without what the replays have written meanwhile.
+            self._due_after_capture, self._recorder.captured.held = False, True
+            self._end_step()
+            self._recorder.captured.held = False
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
         self._end_step()
         self._sampling.reaction.react(self._recorder.buffer.step)
@@ -187,7 +196,8 @@ class Scope:
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
-        if _capturing():
+        if self._recorder.capturing():
+            self._due_after_capture = True
             return
         if not self._warned:
             self._warned = True
@@ -200,15 +210,15 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped and not _capturing():
+        if self._gradients.stepped and not self._recorder.capturing():
             self._end_step()
 
     def _before_update(self) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._read_weights()
 
     def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
@@ -226,7 +236,7 @@ class Scope:
             own = dict(module.named_parameters(recurse=False))
             # A bias has other limits than the matrix that a layer multiplies by.
             for parameter in [own["weight"]] if "weight" in own else self._table.owned(layer, module):
-                self._recorder.record("weight", layer, parameter, later=True)
+                self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
     def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:
@@ -283,11 +293,6 @@ class Scope:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
-
-
-def _capturing() -> bool:
-    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:

@@ -13,24 +13,12 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._config import Config
+from floatscope._placement import rank_and_world
 from floatscope._record import Sink
 from floatscope._run_name import run_name
+from floatscope._stats import variant_for, why
 
-__all__ = ["description", "rank_and_world", "sender_for"]
-
-
-def rank_and_world() -> tuple[int, int]:
-    """From torch.distributed where it runs, else from what its launchers set."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(variable: str, default: int) -> int:
-    value = os.environ.get(variable, "").strip() or str(default)
-    if not value.isdecimal():
-        raise ValueError(f"{variable} in the environment: expected a number, got {value!r}; set or unset it")
-    return int(value)
+__all__ = ["description", "sender_for"]
 
 
 def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
@@ -72,6 +60,7 @@ def description(
         "parameters": sum(p.numel() for p in model.parameters()),
         "optimizers": [type(o).__name__ for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
+        "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
         "weights_every": config.weights_every,
@@ -79,3 +68,9 @@ def description(
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
     }
+
+
+def _statistics(model: nn.Module) -> dict[str, str]:
+    """What computes the statistics on each of the model's devices, and why."""
+    devices = {p.device for p in model.parameters() if p.device.type != "meta"}
+    return {str(device): f"{variant_for(device).name} ({why(device)})" for device in sorted(devices, key=str)}

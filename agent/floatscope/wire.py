@@ -25,6 +25,7 @@ __all__ = [
     "MAX_IN_FLIGHT",
     "MAX_RUN_NAME",
     "MISSING_BITS",
+    "PLACEMENTS",
     "PROTOCOL",
     "PROTOCOL_MIN",
     "SCALINGS",
@@ -78,6 +79,7 @@ MISSING_BITS = 0x7FC00001
 
 KINDS = ("grad", "act", "act_in", "act_grad", "weight", "update")
 SCALINGS = ("none", "loss", "static", "delayed", "dynamic")
+PLACEMENTS = ("", "shard", "replica", "data", "local")
 DTYPES = ("<f4", "<f8", "<i8", "<u8", "<u4", "<u2", "|u1")
 """Known values of the open-ended string fields below. A receiver drops a part with an unknown one, counts it, and keeps
 the rest of its batch."""
@@ -144,6 +146,12 @@ class Summaries(_Struct, frozen=True, kw_only=True):
     only; 0 and inf when none is finite and non-zero); sum, sumsq (f8); scale (f4, the factor at the cast that comes);
     under, over_low, over_high, floor (f4, shares of the finite non-zero elements at the operand's format and scale;
     missing where no histogram was taken). A cell with count 0 was not observed.
+
+    ``placement`` says what the tensors of this rank are to those of the others: "shard", a part that others complete;
+    "replica", the same that others hold; "data", values of this rank's own samples; "local", not known. Shards and data
+    add over ranks, and so do replicas, of which exactly one counts: ``copy_of`` is the rank whose row of the same kind,
+    step, layer and placement counts instead of this one, -1 for one that counts itself. "" is "local" too, said by
+    nobody: there is one rank, or the agent knows no placements. A layer may have rows of several placements.
     """
 
     kind: str
@@ -151,6 +159,8 @@ class Summaries(_Struct, frozen=True, kw_only=True):
     steps: int
     layers: bytes
     fields: tuple[Field, ...]
+    placement: str = ""
+    copy_of: int = -1
 
 
 class Histograms(_Struct, frozen=True, kw_only=True):
@@ -159,6 +169,7 @@ class Histograms(_Struct, frozen=True, kw_only=True):
     Row r belongs to ``layers[r]`` (uint32), starts at bin ``first[r]`` (uint16), has ``length[r]`` (uint16) counts and
     describes ``sampled[r]`` (int64) elements; ``counts`` (uint64) holds the rows one after the other. Bin i counts
     finite non-zero magnitudes in (edge(i), edge(i + 1)], edge(i) being the float32 with bits ``i << 22``.
+    ``placement`` and ``copy_of`` are as in ``Summaries``.
     """
 
     kind: str
@@ -169,10 +180,16 @@ class Histograms(_Struct, frozen=True, kw_only=True):
     length: bytes
     sampled: bytes
     counts: bytes
+    placement: str = ""
+    copy_of: int = -1
 
 
 class Scalars(_Struct, frozen=True, kw_only=True):
-    """A series: ``steps`` (int64) and ``values`` (float64) of equal length."""
+    """A series: ``steps`` (int64) and ``values`` (float64) of equal length.
+
+    "grad_sumsq_share" is this rank's part of the squared gradient norm, unscaled and over the elements that count (see
+    ``Summaries.copy_of``): with those of all ranks the server makes "grad_norm" of it.
+    """
 
     name: str
     steps: bytes

@@ -42,6 +42,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/api/v1/runs/{run}/heatmap"): "read",
     ("GET", "/api/v1/runs/{run}/layers/{layer:path}/histogram"): "read",
     ("GET", "/api/v1/runs/{run}/histogram"): "read",
+    ("GET", "/api/v1/runs/{run}/summaries"): "read",
     ("GET", "/api/v1/runs/{run}/devices"): "read",
     ("GET", "/api/v1/runs/{run}/alerts"): "read",
     ("POST", "/api/v1/runs/{run}/focus"): "admin",

@@ -10,6 +10,7 @@ from sqlmodel import Session, col, select
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.series import device_samples, scalar_figures
 from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.store.ledger import operands_json
@@ -38,6 +39,8 @@ def show(session: Session, run: Run) -> dict[str, object]:
         ],
         "writers": [_writer(writer) for writer in writers],
         "ranks": sorted({writer.rank for writer in writers if writer.attempt == run.attempt}),
+        **reach_of(session, run).meta(),
+        "ranks_disagree": _disagreements(session, run),
         "layers": [
             {
                 "name": layer.name,
@@ -65,7 +68,6 @@ def show(session: Session, run: Run) -> dict[str, object]:
         ],
         "devices": _devices(session, run),
         "config": run.config,
-        "world": run.world,
         "started_at": run.started_at,
         "heartbeat_at": run.heartbeat_at,
         "finished_at": run.finished_at,
@@ -145,6 +147,21 @@ def _told_coverage(session: Session, run: Run) -> dict[str, object]:
             reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
         },
     }
+
+
+def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:
+    """Where this attempt's gradient norm began to differ from the framework's, or copies from one another."""
+    events = session.exec(
+        select(StepEvent)
+        .where(
+            StepEvent.run_id == run.id,
+            StepEvent.attempt == run.attempt,
+            col(StepEvent.kind).in_(("norm_mismatch", "replicas_differ", "layer_apart")),
+        )
+        .order_by(col(StepEvent.id).desc())
+        .limit(_NEWEST)
+    )
+    return [{"kind": e.kind, "step": e.step, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
 
 
 def _devices(session: Session, run: Run) -> list[dict[str, object]]:

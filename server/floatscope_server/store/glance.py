@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,13 @@ class Glance:
         self._loss = [(cell, value) for cell, value in self._loss if cell * self._stride < first_step]
         self._worst = []
 
-    def add(self, body: wire.Body, layers: Mapping[int, wire.Layer], *, rank: int) -> None:
-        """Take in one block; scalars are rank 0's only, headroom everybody's."""
-        if rank == 0:
-            for series in body.scalars:
-                if series.name in self.SHOWN:
-                    self._scalars(series)
+    def add(
+        self, body: wire.Body, layers: Mapping[int, wire.Layer], *, rank: int, merged: Sequence[wire.Scalars] = ()
+    ) -> None:
+        """Take in one block; scalars are rank 0's only and those of all ranks together, headroom everybody's."""
+        for series in (*(body.scalars if rank == 0 else ()), *merged):
+            if series.name in self.SHOWN:
+                self._scalars(series)
         for part in body.summaries:
             self._headroom(part, layers)
 

@@ -21,6 +21,7 @@ from floatscope_server.models import Attempt, LayerRow, Run, ScalarSeries, Strea
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.together import Together
 
 __all__ = [
     "KnownRun",
@@ -118,6 +119,8 @@ class KnownRun:
     """By attempt, rank and name."""
     opened: set[tuple[int, int]] = field(default_factory=set)
     """Streams and attempts that have their row in stream_state."""
+    together: dict[int, Together] = field(default_factory=dict)
+    """By attempt; made with the first block of it that is seen."""
 
     def progressed(self, attempt: int, first: int, last: int, now: float) -> None:
         """Take note of steps ``first`` to ``last`` of ``attempt``."""

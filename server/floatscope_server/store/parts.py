@@ -20,7 +20,7 @@ from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
-__all__ = ["MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "fit_cost"]
+__all__ = ["MAX_RANK", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "fit_cost"]
 
 MAX_STEP = 1 << 53
 """First step number that a browser could not tell from its neighbour."""
@@ -31,6 +31,7 @@ MAX_SERIES = 4096
 MAX_EVENTS = 4096
 MAX_DETAIL = 64
 MAX_WRITER_LAYERS = 1 << 20
+MAX_RANK = 1 << 20
 HISTOGRAM_BINS = 512
 NANOSECONDS = 1_000_000_000
 
@@ -129,6 +130,12 @@ def _span(first: int, steps: int) -> str | None:
     return None
 
 
+def _placement(part: wire.Summaries | wire.Histograms) -> str | None:
+    if part.placement not in wire.PLACEMENTS:
+        return f"unknown placement {_shown(part.placement)}"
+    return None if -1 <= part.copy_of < MAX_RANK else f"copy of rank {part.copy_of}, which is out of range"
+
+
 def _renumber(layers: bytes, layer_map: LayerMap) -> npt.NDArray[np.int32] | str:
     """The run's indices, -1 where the agent never named the layer."""
     if not layers or len(layers) % 4:
@@ -143,7 +150,7 @@ _UNNAMED = "summary of a layer that was never named"
 def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str]) -> wire.Summaries | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
-    if reason := _span(part.first_step, part.steps):
+    if reason := _span(part.first_step, part.steps) or _placement(part):
         return reason
     rows = _renumber(part.layers, layer_map)
     if isinstance(rows, str):
@@ -181,7 +188,7 @@ def _columns(field: wire.Field, steps: int, keep: npt.NDArray[np.bool_]) -> wire
 def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str]) -> wire.Histograms | str:
     if part.kind not in wire.KINDS:
         return f"unknown kind {_shown(part.kind)}"
-    if reason := _span(part.first_step, part.steps):
+    if reason := _span(part.first_step, part.steps) or _placement(part):
         return reason
     rows = _renumber(part.layers, layer_map)
     if isinstance(rows, str):
