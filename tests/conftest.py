@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,12 @@ def _absent(what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}; CI must have everything")
     pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def spools_apart(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes to the user's spool, nor finds what another one has left."""
+    monkeypatch.setenv("FLOATSCOPE_DIR", str(tmp_path_factory.getbasetemp() / "spools" / uuid.uuid4().hex))
 
 
 @pytest.fixture(scope="session")

@@ -16,16 +16,17 @@ import torch
 from torch import nn
 
 from floatscope._concealment import Unseen, conceal
+from floatscope._fp8_modules import NOTHING_ANNOUNCED, Announced, announced
 from floatscope._guard import Guard
 from floatscope._layers import ROOT_NAME
-from floatscope._operands import CastsOperands, ExposesExtremes, Operand
+from floatscope._operands import ExposesExtremes
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._record import encodable
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
 
-_hooking = Guard("a module's hook ran")
+_hooking = Guard("a module's hook ran", charge="activations")
 
 
 class ActivationTap:
@@ -41,7 +42,7 @@ class ActivationTap:
         """Whether outputs may wait to be measured, which hold memory that backward passes need."""
         self._exposing: list[str] = []
         """Names of the modules that tell extremes."""
-        self._coming: dict[int, Mapping[str, Operand]] = {}
+        self._coming: dict[int, Announced] = {}
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -78,21 +79,27 @@ class ActivationTap:
         if self.begin_forward is not None:
             self.begin_forward()
         buffer = recorder.buffer
-        if not (buffer.activations or buffer.weights):
+        if not (buffer.weights or recorder.wants_outputs):
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and layer not in buffer.cast_weights:
+            weighs = buffer.weights and not recorder.capturing()
+            if weighs and "weight" in casts.operands and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
-                recorder.record("weight", layer, module.weight, cast=casts["weight"])
+                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"], parameter=module.weight)
+            if buffer.weights and "weight" in casts.blocks:
+                recorder.record_blocks("weight", layer, module.weight, casts.blocks["weight"])
 
-    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+    def _announced(self, layer: int, module: nn.Module) -> Announced:
         """The casts to come; none when an operand cannot be made of what the module knows."""
         try:
-            return module.floatscope_operands()
+            casts = announced(module)
         except ValueError as error:
             self._recorder.table.refuse_scale(layer, "casts", str(error))
-            return {}
+            return NOTHING_ANNOUNCED
+        if casts.unseen:
+            self._recorder.table.unseen(layer, casts.unseen)
+        return casts
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -105,21 +112,24 @@ class ActivationTap:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.buffer.activations:
+        if not recorder.wants_outputs:
             return
         self._forward_waits = True
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
-        casts = self._coming.pop(layer, {})
+        casts = self._coming.pop(layer, NOTHING_ANNOUNCED)
         if not recomputing:
             given = _first_tensor(args) if linear else None
             if out is not None and not recorder.defer("act", layer, out):
                 with OwnOperations():
                     recorder.record("act", layer, out)
-            cast = casts.get("act_in")
+            cast = casts.operands.get("act_in")
             if given is not None and (cast is not None or not recorder.defer("act_in", layer, given)):
                 with OwnOperations():
                     recorder.record("act_in", layer, given, cast=cast, later=True)
+            if given is not None and "act_in" in casts.blocks:
+                with OwnOperations():
+                    recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
@@ -147,11 +157,15 @@ class ActivationTap:
         recorder = self._recorder
         if self._forward_waits:
             self.end_forward()
-        cast = None
+        casts = NOTHING_ANNOUNCED
         if layer in recorder.table.casting:
             with OwnOperations():
-                cast = self._announced(layer, module).get("act_grad")
+                casts = self._announced(layer, module)
+        cast = casts.operands.get("act_grad")
         loss_scaled = self._keep_scale()
+        if "act_grad" in casts.blocks:
+            with OwnOperations():
+                recorder.record_blocks("act_grad", layer, gradient, casts.blocks["act_grad"])
         if cast is None and recorder.defer("act_grad", layer, gradient, loss_scaled=loss_scaled):
             return
         with OwnOperations():
@@ -159,10 +173,13 @@ class ActivationTap:
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        self._recorder.ranks.in_forward()
         if self._forward_waits and not backward_runs():
             self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
+            return
+        if self._recorder.capturing():
             return
         with OwnOperations():
             self._recorder.count_nonfinite(loss)

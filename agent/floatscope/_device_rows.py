@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._placement import WHOLE, Placement
 from floatscope._ring import Extent, Ring
 from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
 from floatscope._streams import Streams
 from floatscope._summary import BINS, Floats
 
-__all__ = ["Arrival", "DeviceRows", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
+__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -35,6 +36,12 @@ class Slot(NamedTuple):
 Scalar = float | Slot
 
 
+class FromAmax(NamedTuple):
+    """A scale that follows from the largest magnitude in the row that it belongs to."""
+
+    power_of_two: bool
+
+
 class Part(NamedTuple):
     """What is known of a row without its numbers: whose statistics it holds, merged on the device."""
 
@@ -44,10 +51,9 @@ class Part(NamedTuple):
     format: str
     loss_scaled: bool
     """The tensors carried the loss scale when they were measured."""
-    cast_scale: Scalar = 1.0
+    cast_scale: Scalar | FromAmax = 1.0
     """Factor at the cast that comes, on top of a loss scale."""
-    sharded: bool = False
-    """This rank holds a part of the tensors only."""
+    placement: Placement = WHOLE
     in_norm: bool = True
     """Belongs to the gradient norm: False for evaluations of a closure that a later one replaced."""
     bound: int = 0
@@ -167,11 +173,19 @@ class DeviceRows:
         return None if row is None else self._parts[row]
 
     def part_for(
-        self, kind: str, layer: int, elements: int, *, limit: int, format_: str, loss_scaled: bool, sharded: bool
+        self,
+        kind: str,
+        layer: int,
+        elements: int,
+        *,
+        limit: int,
+        format_: str,
+        loss_scaled: bool,
+        placement: Placement = WHOLE,
     ) -> Part:
         """The part that a tensor of ``elements`` joins, or a new one where it must be kept apart."""
         part = self._open_part(kind, layer)
-        if part is not None and part.loss_scaled == loss_scaled:
+        if part is not None and part.loss_scaled == loss_scaled and part.placement == placement:
             total = self._elements.get(part.row, part.bound) + elements
             if total <= limit:
                 self._elements[part.row] = total
@@ -179,7 +193,7 @@ class DeviceRows:
         number = self._parallel.get((kind, layer), -1 if part is None else 0) + 1
         self._parallel[kind, layer] = number
         self._apart |= kind == "grad"
-        part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, sharded=sharded)
+        part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
         self._elements[part.row] = elements
         self.put(part)
         return part

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from floatscope._device_rows import Part, PartList
+from floatscope._placement import Placement
 from floatscope._readable import local_part, stored_format, why_not
 from floatscope._recorder import Recorder
 
@@ -34,7 +35,7 @@ class _Known(NamedTuple):
     layer: int
     dtype: torch.dtype
     device: torch.device
-    sharded: bool
+    placement: Placement
 
 
 class OnDevice(NamedTuple):
@@ -181,6 +182,7 @@ class GradientLists:
         before = self.find(parameters, loss_scaled=loss_scaled)
         known = dict(before.known) if before is not None else {}
         kinds = set()
+        placements: dict[int, Placement] = {}
         for place, parameter in enumerate(parameters):
             if parameter.grad is None or self._recorder.table.layer_of(parameter) is None:
                 continue
@@ -188,6 +190,8 @@ class GradientLists:
             if fact is None:
                 return
             known[place] = fact
+            if placements.setdefault(fact.layer, fact.placement) != fact.placement:
+                return  # rows of one layer that are kept apart
             kinds.add(type(parameter.grad) in _PLAIN)
         if len(kinds) != 1:
             return
@@ -200,7 +204,8 @@ class GradientLists:
         self._lists[self._key(parameters, loss_scaled)] = listed
 
     def _key(self, parameters: Sequence[torch.Tensor], loss_scaled: bool) -> tuple[int, int, int, bool]:
-        return self._recorder.generation, id(parameters[0]), len(parameters), loss_scaled
+        recorder = self._recorder
+        return recorder.generation + recorder.ranks.revision, id(parameters[0]), len(parameters), loss_scaled
 
     def _look(self, parameter: torch.Tensor) -> _Known | None:
         gradient, layer = parameter.grad, self._recorder.table.layer_of(parameter)
@@ -213,10 +218,11 @@ class GradientLists:
             return None
         if gradient.layout != torch.strided or self._recorder.table.elements(layer) > self._recorder.row_elements:
             return None
-        tensor, sharded = local_part(gradient)
-        if type(tensor) not in _PLAIN or why_not(tensor):
+        placement, unmerged = self._recorder.ranks.of("grad", gradient, parameter)
+        tensor = local_part(gradient)
+        if unmerged or type(tensor) not in _PLAIN or why_not(tensor):
             return None
-        return _Known(layer, tensor.dtype, tensor.device, sharded)
+        return _Known(layer, tensor.dtype, tensor.device, placement)
 
 
 def _same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
@@ -245,7 +251,7 @@ def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *,
         row = rows.place("grad", fact.layer)
         at.append(row)
         bound = recorder.table.elements(fact.layer)
-        parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, sharded=fact.sharded, bound=bound))
+        parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, placement=fact.placement, bound=bound))
     return OnDevice(device, tuple(at), (), _listed(parts))
 
 

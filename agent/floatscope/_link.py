@@ -22,7 +22,7 @@ from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
 from floatscope._log import logger
-from floatscope._outbox import Outbox
+from floatscope._outbox import Outgoing
 
 __all__ = ["Link", "Peer", "backoff_delays", "one_line"]
 
@@ -69,14 +69,20 @@ class Link:
     def __init__(
         self,
         peer: Peer,
-        outbox: Outbox,
+        outbox: Outgoing,
         duties: Duties,
         *,
         pause: Callable[[float], None],
         delays: Callable[[], Iterator[float]],
         timing: Timing,
+        quiet: bool = False,
+        welcomed: Callable[[wire.Welcome], None] = lambda welcome: None,
     ) -> None:
+        """``quiet`` keeps what happens from the user's terminal; ``welcomed`` hears each welcome."""
         self._peer = peer
+        self._quiet = quiet
+        self._welcomed = welcomed
+        self.trouble = ""
         self._url = ingest_url(peer.server_url)
         self._identity = peer.identity
         self._outbox = outbox
@@ -118,11 +124,11 @@ class Link:
         lost = sum(counts.lost.values())
         if counts.acknowledged != self._stored or (not counts.waiting and lost == self._lost):
             self._stored, self._stored_at, self._lost = counts.acknowledged, now, lost
-        if self._stall_told or self._unreachable or now - self._stored_at < self._timing.stall_s:
+        if self._stall_told or self._unreachable or self._quiet or now - self._stored_at < self._timing.stall_s:
             return
         self._stall_told = True
         logger.warning(
-            "the Floatscope server at %s can be reached but has stored nothing for %d s: %d records wait in memory, "
+            "the Floatscope server at %s can be reached but has stored nothing for %d s: %d records wait, "
             "%d are lost. Training goes on. Look at what the server logs and at its disk, or restart it; if another "
             "program answers at that address, correct it. This is said once.",
             self._peer.server_url,
@@ -222,9 +228,10 @@ class Link:
         self.connections += 1
         self.max_block_bytes = min(wire.MAX_BLOCK_BYTES, max(_SMALLEST_BLOCK, welcome.max_block_bytes))
         self._identity = msgspec.structs.replace(self._identity, attempt=welcome.attempt)
-        if self.connections == 1 and self._identity.rank == 0:
+        self._welcomed(welcome)
+        if self.connections == 1 and self._identity.rank == 0 and not self._quiet:
             self._tell_where()
-        if self._epoch not in (None, welcome.epoch):
+        if self._epoch not in (None, welcome.epoch) and not self._quiet:
             # The outbox needs no more than ``last_seq`` to send again what it has and to declare the rest.
             logger.info(
                 "the Floatscope server at %s has other data than before (a restored backup?): it is sent what this "
@@ -234,7 +241,8 @@ class Link:
             )
         self._epoch = welcome.epoch
         if self._unreachable:
-            logger.info("reached the Floatscope server at %s again", self._peer.server_url)
+            if not self._quiet:
+                logger.info("reached the Floatscope server at %s again", self._peer.server_url)
             self._unreachable = False
             self._stored_at = self._timing.clock()
 
@@ -253,9 +261,12 @@ class Link:
         if self._unreachable or self._duties.aborted():
             return
         self._unreachable = True
+        self.trouble = one_line(why)
+        if self._quiet:
+            return
         logger.warning(
-            "cannot reach a Floatscope server at %s: %s. Training goes on and telemetry waits in memory; "
+            "cannot reach a Floatscope server at %s: %s. Training goes on and telemetry waits; "
             "start the server with `floatscope server`, or correct the address. This is said once.",
             self._peer.server_url,
-            one_line(why),
+            self.trouble,
         )

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from typing import Protocol
 
 from floatscope import wire
 from floatscope._packing import BLOCK_OVERHEAD, Batch, Loss, pack
 from floatscope._record import StepRecord
 
-__all__ = ["Outbox", "OutboxCounts"]
+__all__ = ["Outbox", "OutboxCounts", "Outgoing", "message_of", "names_of"]
 
 _HISTORY = 1024
 """Acknowledged batches whose steps are remembered, for a server that comes back knowing less than it acknowledged."""
@@ -50,6 +51,46 @@ class _Span:
     acknowledged: int
     loss: Loss
     """What is gone if the server forgets them: their records, and losses declared among them."""
+
+
+class Outgoing(Protocol):
+    """What a connection asks of an outbox, from one thread."""
+
+    def next(self, *, max_in_flight: int, credit: int) -> bytes | None:
+        """The message to send now."""
+
+    def acknowledge(self, seq: int) -> None:
+        """Everything up to ``seq`` is on the server's disk."""
+
+    def rewind(self, expected: int) -> None:
+        """The server has everything below ``expected``."""
+
+    def send_again(self) -> None:
+        """Send everything that is not acknowledged once more."""
+
+    def quarantine(self, seq: int, reason: str) -> bool:
+        """The server will never take the batch ``seq``."""
+
+    def settle(self, seq: int, reason: str) -> None:
+        """The server has noted the loss of the batch ``seq`` itself."""
+
+    @property
+    def layers(self) -> tuple[wire.Layer, ...]:
+        """The layer table so far."""
+
+    @property
+    def last_seq(self) -> int:
+        """The highest number given out so far."""
+
+    @property
+    def in_flight(self) -> int:
+        """Messages sent on this connection that the server has not answered."""
+
+    def empty(self) -> bool:
+        """Whether the server has acknowledged everything."""
+
+    def counts(self) -> OutboxCounts:
+        """A consistent copy of the counters."""
 
 
 class Outbox:
@@ -158,7 +199,7 @@ class Outbox:
             sent = self._in_flight[self._cursor]
             self._cursor += 1
         # Encoding copies up to 1 MiB; ``append`` need not wait for it. Only this thread changes what is in flight.
-        data = _message(sent.seq, sent.item)
+        data = message_of(sent.seq, sent.item)
         sent.size = len(data)
         return data
 
@@ -180,7 +221,7 @@ class Outbox:
     def _queue_layers_again(self) -> None:
         # They must not make a step look complete, neither the one that follows nor one that is being sent in pieces.
         step, continued = (self._waiting[0].first, True) if self._waiting else (self._last_taken, self._step_open)
-        names = _names(step, tuple(self._layers_again.values()), continued=continued)
+        names = names_of(step, tuple(self._layers_again.values()), continued=continued)
         self._layers_again = {}
         self._waiting.extendleft(reversed(names))
         self._bytes += sum(batch.nbytes for batch in names)
@@ -266,7 +307,7 @@ class Outbox:
             if sent is None or batch is None:
                 return False
             loss = self._lose(sent, batch, reason)
-            names = [] if batch.names_only else _names(batch.first, batch.layers, continued=True)
+            names = [] if batch.names_only else names_of(batch.first, batch.layers, continued=True)
             if len(names) == 1:
                 sent.item = names[0]
                 self._bytes += names[0].nbytes
@@ -346,7 +387,8 @@ class Outbox:
             )
 
 
-def _names(step: int, layers: tuple[wire.Layer, ...], *, continued: bool) -> list[Batch]:
+def names_of(step: int, layers: tuple[wire.Layer, ...], *, continued: bool) -> list[Batch]:
+    """Batches of nothing but ``layers``, said to be of ``step``."""
     if not layers:
         return []
     record = StepRecord(step=step, scalars={}, summaries=(), layers=layers)
@@ -358,7 +400,8 @@ def _as_loss(batch: Batch, reason: str) -> Loss:
     return Loss(first=batch.first, last=batch.last, records=batch.records, reason=reason)
 
 
-def _message(seq: int, item: Batch | Loss) -> bytes:
+def message_of(seq: int, item: Batch | Loss) -> bytes:
+    """``item`` under its number, encoded."""
     if isinstance(item, Batch):
         return wire.encode(wire.Block(seq=seq, crc=item.crc, body=item.body))
     # A piece of a step that was too large for one block stands for no whole record, but something is gone.

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope import wire
-from floatscope._device_rows import Arrival, Part, Scalar, Slot
+from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._formats import formats
+from floatscope._operands import scale_from_amax
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
@@ -25,7 +26,7 @@ from floatscope._summary import BINS, Counts, Floats, count_at_or_below, rescale
 __all__ = ["Pending", "ScaleTrace"]
 
 SWALLOWED = "swallowed"
-CLIP, FOUND_INF, NONFINITE = "clip", "found_inf", "nonfinite"
+CLIP, FOUND_INF, NONFINITE, FRAMEWORK = "clip", "found_inf", "nonfinite", "framework"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,10 @@ class Pending:
         self.layers = layers
         self._parts = buffer.parts
         self._transits = buffer.transits
+        self._norm = buffer.norm
         self._values = _values(buffer)
         self._events = events
+        self._spare = buffer.wanted.spare
         lost = {transit.lost for transit in self._transits.values() if transit.lost is not None}
         self._events += tuple(wire.Event(step=self.step, kind="rows_lost", detail={"reason": r}) for r in sorted(lost))
         parts = sum(len(parts) for parts in self._parts.values())
@@ -95,10 +98,11 @@ class Pending:
         divisor = scale if 0 < scale < math.inf else 1.0
         parts, rows = _written(self._parts, arrived)
         carried = np.array([divisor if part.loss_scaled else 1.0 for part in parts])
-        coming = np.array([self._coming(part, _number(part.cast_scale, arrived)) for part in parts])
+        scales = [_cast_scale(part, amax, arrived) for part, amax in zip(parts, rows.absmax.tolist(), strict=True)]
+        coming = np.array([self._coming(part, scale) for part, scale in zip(parts, scales, strict=True)])
         summaries = []
-        for kind in dict.fromkeys(part.kind for part in parts):
-            of_kind = np.array([i for i, part in enumerate(parts) if part.kind == kind])
+        for kind, placement in dict.fromkeys((part.kind, part.placement) for part in parts):
+            of_kind = np.array([i for i, p in enumerate(parts) if (p.kind, p.placement) == (kind, placement)])
             if kind == SWALLOWED:
                 layers = [parts[i].layer for i in of_kind]
                 shares = _shares_of_zero(layers, _rows_at(rows, of_kind))
@@ -107,9 +111,13 @@ class Pending:
             some = [parts[i] for i in of_kind]
             summaries.append(_summary_rows(kind, some, _rows_at(rows, of_kind), carried[of_kind], coming[of_kind]))
         in_norm = np.array([i for i, part in enumerate(parts) if part.kind == "grad" and part.in_norm], dtype=np.intp)
-        # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
-        if len(in_norm) and not any(parts[i].sharded for i in in_norm):
-            values["grad_norm"] = _norm(_rows_at(rows, in_norm), carried[in_norm])
+        if self._norm and len(in_norm):
+            # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
+            share = self._norm == "grad_sumsq_share"
+            if share:
+                in_norm = in_norm[[parts[i].placement.counts for i in in_norm]]
+            sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
+            values[self._norm] = sumsq if share else math.sqrt(sumsq)
         scalars, events = _conclusions(self.step, values, scale, self._scales.changed(values.get("loss_scale")))
         return StepRecord(
             step=self.step,
@@ -117,6 +125,7 @@ class Pending:
             summaries=tuple(summaries),
             events=(*self._events, *events),
             layers=self.layers,
+            spare_histograms=self._spare,
         )
 
     def _coming(self, part: Part, scale: float) -> float:
@@ -129,6 +138,12 @@ class Pending:
 
 def _number(value: Scalar, arrived: dict[torch.device, Arrival]) -> float:
     return float(arrived[value.device].numbers[value.place]) if isinstance(value, Slot) else value
+
+
+def _cast_scale(part: Part, amax: float, arrived: dict[torch.device, Arrival]) -> float:
+    if isinstance(part.cast_scale, FromAmax):
+        return scale_from_amax(part.format, amax, power_of_two=part.cast_scale.power_of_two)
+    return _number(part.cast_scale, arrived)
 
 
 def _written(
@@ -163,6 +178,8 @@ def _values(buffer: StepBuffer) -> dict[_Key, Scalar]:
     values.update({(NONFINITE, i, 0): count for i, count in enumerate(buffer.raw_loss_nonfinite.values())})
     for optimizer, found in buffer.found_inf.items():
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
+    if buffer.framework_norm is not None:
+        values[FRAMEWORK, int(buffer.framework_norm_scaled), 0] = buffer.framework_norm
     values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
     return values
 
@@ -189,6 +206,9 @@ def _conclusions(
     if clips:
         # NaN when a norm was; with min() that would depend on the order.
         scalars["clip_coef"] = float(np.min(clips))
+    for (what, scaled, _), value in measured:
+        if what == FRAMEWORK:
+            scalars["grad_norm/framework"] = value / scale if scaled and 0 < scale < math.inf else value
     nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
     if nonfinite:
         scalars["raw_loss_nonfinite"] = sum(nonfinite)
@@ -206,17 +226,19 @@ def _shares_of_zero(layers: list[int], rows: RowValues) -> dict[int, float]:
     }
 
 
-def _norm(rows: RowValues, carried: Floats) -> float:
-    """Norm of all gradients, unscaled: NaN or inf when one of their elements is, as torch's own would be."""
+def _sumsq(rows: RowValues, carried: Floats) -> float:
+    """Sum of squares of all gradients, unscaled: NaN or inf when one of their elements is, as torch's norm would be."""
     if rows.word(WordAt.NANS).any():
         return math.nan
     if rows.word(WordAt.INFS).any():
         return math.inf
-    return math.sqrt(float((rows.sumsq / carried / carried).sum()))
+    return float((rows.sumsq / carried / carried).sum())
 
 
 def _summary_rows(kind: str, parts: list[Part], rows: RowValues, carried: Floats, coming: Floats) -> SummaryRows:
-    """Rows merged by layer. ``carried`` is the factor in a part's tensors, ``coming`` the one at their cast."""
+    """Rows merged by layer, all of one placement. ``carried`` is the factor in a part's tensors, ``coming`` the one at
+    their cast."""
+    placement = parts[0].placement
     layers, first, group = np.unique([part.layer for part in parts], return_index=True, return_inverse=True)
     # Rows of a layer that carry another factor than its first one: 1 everywhere, as a rule.
     ratio = carried / carried[first][group]
@@ -245,13 +267,24 @@ def _summary_rows(kind: str, parts: list[Part], rows: RowValues, carried: Floats
     names = ("under", "over_low", "over_high", "floor")
     if rows.hist is None:
         fields |= {name: _missing(len(layers)) for name in names}
-        return SummaryRows(kind=kind, layers=layers.astype(np.uint32), fields=fields)
+        return SummaryRows(
+            kind=kind,
+            layers=layers.astype(np.uint32),
+            fields=fields,
+            placement=placement.kind,
+            copy_of=placement.copy_of,
+        )
     hist = np.zeros((len(layers), BINS), dtype=np.int64)
     np.add.at(hist, group, rescaled_histogram(rows.hist.astype(np.int64), ratio))
     planes = _shares(hist, absmin, absmax, coming, [parts[i].format for i in first])
     fields |= dict(zip(names, planes, strict=True))
     return SummaryRows(
-        kind=kind, layers=layers.astype(np.uint32), fields=fields, hist=rescaled_histogram(hist, carried)
+        kind=kind,
+        layers=layers.astype(np.uint32),
+        fields=fields,
+        hist=rescaled_histogram(hist, carried),
+        placement=placement.kind,
+        copy_of=placement.copy_of,
     )
 
 

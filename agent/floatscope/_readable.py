@@ -14,14 +14,16 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 _formats: dict[torch.dtype, str | None] = {}
 
 
-def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """This rank's part of ``tensor``, and whether others hold more of it. No collective operation."""
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of ``tensor``. No collective operation."""
     # Importing DTensor takes over a second; without the import there is none.
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is None or not isinstance(tensor, distributed.DTensor):
-        return tensor, False
+        # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
+        part = getattr(tensor, "ds_tensor", None)
+        return part if isinstance(part, torch.Tensor) else tensor
     local: torch.Tensor = tensor.to_local()
-    return local, not all(placement.is_replicate() for placement in tensor.placements)
+    return local
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,22 +10,27 @@ import torch
 
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
+from floatscope._blocks import FIGURES, block_figures
+from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, Part, Route, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
+from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
-from floatscope._own_ops import OwnOperations
+from floatscope._own_ops import OwnOperations, capturing
+from floatscope._placement import Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
+from floatscope._sampling import Sampling, Wanted
 from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
 from floatscope._streams import Streams
 from floatscope._summary import BINS
 
 __all__ = ["Means", "Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged")
+_logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
@@ -69,6 +74,10 @@ class Means:
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
     route: Callable[[torch.device], Route | None] = _route
     """None where rows need not be transferred."""
+    capturing: Callable[[], bool] = capturing
+    """Whether a CUDA graph is being captured."""
+    captures: Callable[[torch.device], bool] = _off_the_host
+    """Whether graphs can be captured on a device."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -78,6 +87,7 @@ class StepBuffer:
     """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
+    wanted: Wanted
     gradients: bool
     activations: bool
     weights: bool
@@ -99,6 +109,12 @@ class StepBuffer:
     parts: dict[torch.device, list[Part]] = field(default_factory=dict)
     """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
     transits: dict[torch.device, Transit] = field(default_factory=dict)
+    norm: str = "grad_norm"
+    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
+    framework_norm: Scalar | None = None
+    """The 2-norm by which gradients were clipped."""
+    framework_norm_scaled: bool = False
+    """It carries the loss scale."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
 
@@ -106,8 +122,12 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, means: Means | None = None) -> None:
+    def __init__(
+        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, means: Means | None = None
+    ) -> None:
         self.table = table
+        self.ranks = ranks
+        self._sampling = sampling
         self._means = means or Means()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
@@ -118,21 +138,22 @@ class Recorder:
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
-        self.collectors: list[Callable[[Recorder], None]] = []
+        self.capturing = self._means.capturing
+        self.captured = CapturedRows(self._means.variant)
+        self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
+        wanted = self._sampling.wanted(step)
         return StepBuffer(
             step=step,
-            gradients=due(self._config.gradients_every),
-            activations=due(self._config.activations_every),
-            weights=due(self._config.weights_every),
-            updates=due(self._config.updates_every),
-            histograms=due(self._config.histograms_every),
+            wanted=wanted,
+            gradients=wanted.gradients,
+            activations=wanted.activations,
+            weights=wanted.weights,
+            updates=wanted.updates,
+            histograms=wanted.histograms,
         )
 
     def rows_on(self, device: torch.device) -> DeviceRows:
@@ -147,7 +168,19 @@ class Recorder:
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
+            if self._means.captures(device):
+                self.captured.reserve(device, capacity)
         return rows
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
+        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same of gradients."""
+        return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
 
     def prepare(self) -> None:
         """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
@@ -175,23 +208,33 @@ class Recorder:
         cast: Operand | None = None,
         loss_scaled: bool = False,
         later: bool = False,
+        parameter: torch.Tensor | None = None,
     ) -> bool:
         """Measure ``tensor``, merged with what its layer had of that kind in this step. Never waits.
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
-        With ``later`` it is measured with others at the next ``flush``, where that is faster. Says whether it was, or
-        will be, measured; the table keeps the reason why not.
+        With ``later`` it is measured with others at the next ``flush``, where that is faster. ``parameter`` is what it
+        is, or the gradient of. Says whether it was, or will be, measured; the table keeps the reason why not.
         """
         reason = _FAILED
         with _measuring:
-            tensor, sharded = local_part(tensor)
-            tensor = stored_values(tensor)
+            placement, unmerged = self.ranks.of(kind, tensor, parameter)
+            if unmerged:
+                self.table.unseen(layer, unmerged)
+            tensor = stored_values(local_part(tensor))
             reason = why_not(tensor)
-            if not reason:
+            if not reason and self.capturing():
+                stored = cast.format if cast is not None else stored_format(tensor.dtype)
+                assert stored is not None, "why_not has asked"
+                self.meet(kind, layer, stored, cast, loss_scaled=loss_scaled)
+                captured = CapturedPart(kind, layer, stored, loss_scaled, placement)
+                if not (reason := self.captured.measure(tensor, captured, cast)):
+                    return True
+            elif not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
-                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, sharded=sharded)
+                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
                     if waits:
                         if self._batch(rows).add(piece, part):
                             self.flush()
@@ -216,7 +259,13 @@ class Recorder:
             with OwnOperations():
                 rows = self.rows_on(tensor.device)
         part = rows.part_for(
-            kind, layer, elements, limit=self.row_elements, format_=stored, loss_scaled=loss_scaled, sharded=False
+            kind,
+            layer,
+            elements,
+            limit=self.row_elements,
+            format_=stored,
+            loss_scaled=loss_scaled,
+            placement=self.ranks.activations,
         )
         self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
         if self._batch(rows).add(tensor, part):
@@ -225,7 +274,9 @@ class Recorder:
         return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        return type(tensor) in _PLAIN and self._means.batched(tensor.device) and not tensor.is_inference()
+        if type(tensor) not in _PLAIN or self.capturing():
+            return False
+        return self._means.batched(tensor.device) and not tensor.is_inference()
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
@@ -242,7 +293,7 @@ class Recorder:
         cast: Operand | None,
         *,
         loss_scaled: bool,
-        sharded: bool,
+        placement: Placement,
     ) -> Part:
         stored = stored_format(tensor.dtype)
         assert stored is not None, "why_not has asked"
@@ -253,16 +304,22 @@ class Recorder:
             limit=self.row_elements,
             format_=cast.format if cast is not None else stored,
             loss_scaled=loss_scaled,
-            sharded=sharded,
+            placement=placement,
         )
         self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
         if cast is not None:
-            scale = cast.scale
-            kept = self.keep(scale, part.cast_scale) if isinstance(scale, torch.Tensor) else float(scale)
+            kept = self._kept(cast, part.cast_scale)
             if kept != part.cast_scale:
                 part = part._replace(cast_scale=kept)
                 rows.put(part)
         return part
+
+    def _kept(self, cast: Operand, into: Scalar | FromAmax) -> Scalar | FromAmax:
+        if cast.scale is None:
+            return FromAmax(cast.power_of_two)
+        if isinstance(cast.scale, torch.Tensor):
+            return self.keep(cast.scale, None if isinstance(into, FromAmax) else into)
+        return float(cast.scale)
 
     def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: bool) -> None:
         """Note the format that a tensor of the layer meets."""
@@ -276,6 +333,21 @@ class Recorder:
             operand = wire.Operand(kind=kind, format=format_, scaling="loss" if loss_scaled else "none")
         self.table.met(layer, operand)
 
+    def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
+        """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
+        own = self.buffer.own
+        if self.capturing():
+            return
+        names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
+        if names[0] in own:
+            return
+        with _measuring:
+            tensor = local_part(tensor)
+            if not why_not(tensor):
+                figures = block_figures(tensor, cast.format, rounds_up=cast.rounds_up)
+                if figures is not None:
+                    own.update(zip(names, map(self.keep, figures), strict=True))
+
     def replace(self, kind: str, layers: set[int]) -> None:
         """What is read of ``layers`` from now on counts in the norm, and what was read so far does not."""
         for rows in self._devices.values():
@@ -287,9 +359,7 @@ class Recorder:
         stored = stored_format(tensors[0].dtype)
         assert stored is not None, "made here"
         parts = [
-            rows.part_for(
-                kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False, sharded=False
-            )
+            rows.part_for(kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False)
             for layer, t in zip(layers, tensors, strict=True)
         ]
         done = False
@@ -301,11 +371,14 @@ class Recorder:
                 rows.discard(part)
 
     def flush(self) -> None:
-        """Measure what waits for it."""
+        """Measure what waits for it; after a capture, what was there before."""
+        if self.capturing():
+            return
         for batch in self._batches.values():
             if not batch.waits:
                 continue
-            unread = batch.flush(histogram=self.buffer.histograms)
+            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+                unread = batch.flush(histogram=self.buffer.histograms)
             for part in unread.changed:
                 self.unread(part, _CHANGED)
             for part in unread.failed:
@@ -329,15 +402,17 @@ class Recorder:
         *,
         format_: str,
         loss_scaled: bool = False,
-        cast_scale: float | torch.Tensor = 1.0,
-        sharded: bool = False,
+        cast_scale: float | torch.Tensor | FromAmax = 1.0,
+        placement: Placement | None = None,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
 
-        Only for ``collectors``. Of a row that nothing was written to nothing is reported.
+        Only for ``collectors``. Without a ``placement`` it is of activations. Of a row that nothing was written to
+        nothing is reported.
         """
         scale = self.keep(cast_scale) if isinstance(cast_scale, torch.Tensor) else cast_scale
-        part = Part(kind, layer, 0, format_, loss_scaled, scale, sharded=sharded)
+        placement = self.ranks.activations if placement is None else placement
+        part = Part(kind, layer, 0, format_, loss_scaled, scale, placement=placement)
         self._adopted.setdefault(words.device, []).append((part, words, hist))
 
     def send(self) -> None:
@@ -359,7 +434,7 @@ class Recorder:
                     buffer.parts[device] = parts if transit.lost is None else []
                 elif parts or kept:
                     lost = "transfer_full"
-            buffer.lost = lost
+            buffer.lost, buffer.norm = lost, self.ranks.norm
         except BaseException:
             # What the rows hold is not known any more.
             self.release()
@@ -377,8 +452,11 @@ class Recorder:
         return finished
 
     def log(self, scalars: Mapping[str, object]) -> None:
-        """Attach the user's scalars to the step in progress; one that is no number costs no other."""
-        for name, value in scalars.items():
+        """Attach the user's scalars to the step in progress; one that is no number costs no other.
+
+        Nothing during a capture, when tensors have no values.
+        """
+        for name, value in scalars.items() if not self.capturing() else ():
             with _logging, OwnOperations():
                 known = encodable(name)
                 self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))

@@ -12,7 +12,8 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +21,8 @@ import msgspec
 
 import floatscope
 from floatscope import wire
-from floatscope._conversation import Duties, Timing
+from floatscope._conversation import Duties, Order, Timing
+from floatscope._flight import FlightRecorder
 from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays, one_line
 from floatscope._log import logger
@@ -28,6 +30,10 @@ from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
 from floatscope._record import NoThreadError, PendingRecord, RecordLostError, StepRecord
+from floatscope._spool._home import About
+from floatscope._spool._leftovers import Leftovers
+from floatscope._spool._outbox import SpooledOutbox
+from floatscope._spool._spooler import Spooler, SpoolPlace
 
 __all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
 
@@ -40,6 +46,10 @@ _PACK_EVERY_S = 0.2
 _WAKE_AT_SHARE = 0.25
 """Of ``Limits.pending_bytes``: a queue this full is packed at once. Waking costs the training thread some 15 us."""
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
+_ORDERS = 16
+"""Most that wait of what a server says; the oldest is forgotten first."""
+_DUMP_SHARE = 0.5
+"""Of ``Limits.outbox_bytes``: a flight recorder's dump waits outside while more than that is on its way."""
 _RECORDS_PER_TURN = 16
 """Small records resolved before the interpreter is offered to the training thread: about 0.2 ms."""
 
@@ -90,6 +100,8 @@ class SenderStats:
     cpu_s: float = 0.0
     failure: str | None = None
     """Why nothing is sent any more: the server's refusal, or a defect of ours."""
+    spool_off: str | None = None
+    """Why what waits is in memory only though a spool was asked for: "disk_full", "read_only", ..."""
 
 
 class Sender:
@@ -109,20 +121,40 @@ class Sender:
         *,
         limits: Limits | None = None,
         devices: DeviceSource | None = None,
+        flight: FlightRecorder | None = None,
         timing: Timing | None = None,
         delays: Callable[[], Iterator[float]] | None = None,
+        spool: SpoolPlace | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
         self._devices = devices
-        self._queue, self._outbox = self._empty_queues()
+        self._flight = FlightRecorder(max_steps=0, max_bytes=0) if flight is None else flight
+        self._freezes: deque[wire.Freeze] = deque(maxlen=_ORDERS)
+        self._orders: deque[wire.Focus | wire.Alert] = deque(maxlen=_ORDERS)
+        self._alerts: deque[int] = deque(maxlen=16 * _ORDERS)
+        self._cost: wire.Cost | None = None
+        config = _plain(config or {})
+        agent = f"floatscope {floatscope.__version__}"
+        self._queue, memory = self._empty_queues()
+        self._spooler: Spooler | None = None
+        self._outbox: Outbox | SpooledOutbox = memory
+        if spool is not None:
+            self._spooler = Spooler(
+                spool,
+                About(server=server_url, agent=agent, identity=identity, config=config),
+                max_records=self._limits.outbox_records,
+                max_bytes=self._limits.outbox_bytes,
+                on_leftovers=lambda paths: self._leftovers.start(paths),
+            )
+            self._outbox = self._spooler.outbox
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._packed = threading.Event()
         self._abort = threading.Event()
         self._reason = ""
-        self._inert = False
+        self._inert = self._told = False
         self._finished_at: float | None = None
         self._failure: str | None = None
         self._put = 0
@@ -136,24 +168,33 @@ class Sender:
                 server_url=server_url,
                 token=token,
                 identity=identity,
-                agent=f"floatscope {floatscope.__version__}",
-                config=_plain(config or {}),
+                agent=agent,
+                config=config,
             ),
             self._outbox,
             Duties(
                 beat=self._beat,
                 farewell=lambda: self._reason if self._packed.is_set() else None,
                 aborted=self._abort.is_set,
+                heard=self._hear,
             ),
             pause=self._pause,
             delays=delays or (lambda: backoff_delays(rng)),
             timing=timing or Timing(),
+            welcomed=self._note_welcome,
+        )
+        self._leftovers = Leftovers(
+            server_url, token, due=lambda: self._link.connections > 0, ends=self._closing, aborted=self._abort
         )
         self._threads = [
             threading.Thread(target=self._guarded, args=(body, number), name=f"floatscope-{name}", daemon=True)
             for number, (name, body) in enumerate((("pack", self._pack_until_closed), ("send", self._talk)))
         ]
-        for thread in self._threads:
+        self._spool_threads = [
+            threading.Thread(target=body, name=f"floatscope-{name}", daemon=True)
+            for name, body in (self._spooler.bodies() if self._spooler is not None else ())
+        ]
+        for thread in (*self._threads, *self._spool_threads):
             self._start(thread)
         _living.add(self)
 
@@ -164,6 +205,8 @@ class Sender:
             # At the process's limit. What was started already ends by itself.
             self._abort.set()
             self._wake.set()
+            if self._spooler is not None:
+                self._spooler.finish("")
             raise NoThreadError(str(error)) from None
 
     def _empty_queues(self) -> tuple[PendingQueue, Outbox]:
@@ -186,6 +229,19 @@ class Sender:
         if self._queue.put(record) >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of both threads, in seconds, as of their last pause."""
+        return sum(self._cpu_s) + (sum(self._spooler.cpu_s) if self._spooler is not None else 0.0)
+
+    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
+        """What the server has said since the last call, each alert once."""
+        return [self._orders.popleft() for _ in range(len(self._orders))]
+
+    def report(self, cost: wire.Cost) -> None:
+        """Tell the server with the next beat."""
+        self._cost = cost
+
     def finish(self, reason: str) -> None:
         """Begin to send what is left, for at most ``Limits.flush_s`` seconds from now, and to say goodbye."""
         if self._inert or self._finished_at is not None:
@@ -202,15 +258,32 @@ class Sender:
         self.finish(reason)
         assert self._finished_at is not None
         deadline = self._finished_at + self._limits.flush_s
+        # What the server does not take in time is written to the disk in the last tenth.
+        reserve = 0.1 * self._limits.flush_s if self._spooler is not None else 0.0
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        first = not self._abort.is_set()
+            thread.join(max(0.0, deadline - reserve - time.monotonic()))
         self.abandon()
-        stats = self.stats()
-        if first and stats.waiting and self._failure is None:
+        if self._spooler is not None:
+            self._spooler.finish(self._reason)
+            for thread in self._spool_threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            self._leftovers.join(deadline)
+        if not self._told:
+            self._told = True
+            self._tell_what_is_left()
+
+    def _tell_what_is_left(self) -> None:
+        waiting = self.stats().waiting
+        if self._spooler is not None and self._spooler.keeps:
+            spooled = self._outbox.counts().waiting
+            waiting -= spooled
+            if spooled:
+                where = self._spooler.place.directory
+                logger.warning("%d records wait in %s; `floatscope sync` sends them", spooled, where)
+        if waiting > 0 and self._failure is None:
             logger.warning(
                 "%d records could not be delivered to %s within %g s and are lost",
-                stats.waiting,
+                waiting,
                 self._server_url,
                 self._limits.flush_s,
             )
@@ -218,6 +291,7 @@ class Sender:
     def abandon(self) -> None:
         """Stop at once, whatever is left."""
         self._abort.set()
+        self._closing.set()
         self._wake.set()
         _living.discard(self)
 
@@ -234,8 +308,9 @@ class Sender:
             waiting_bytes=counts.waiting_bytes + self._queue.nbytes,
             lost=lost,
             connections=self._link.connections,
-            cpu_s=sum(self._cpu_s),
+            cpu_s=self.cpu_s,
             failure=self._failure,
+            spool_off=self._spooler.off if self._spooler is not None else None,
         )
 
     # The packing thread
@@ -281,11 +356,34 @@ class Sender:
             if devices and records:
                 records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
                 devices = ()
+            self._keep(records)
             self._pack(records)
         if devices:
             alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
             for item in pack([alone], self._link.max_block_bytes):
                 self._outbox.append(replace(item, records=0))
+        self._freeze()
+
+    def _keep(self, records: list[StepRecord]) -> None:
+        """Show ``records`` to the flight recorder, and leave in them what is to be sent."""
+        for place, record in enumerate(records):
+            try:
+                self._flight.add(record, self._link.max_block_bytes)
+            except Exception:  # what cannot be kept is sent all the same
+                logger.debug("step %d could not be kept", record.step, exc_info=True)
+            records[place] = record.thinned()
+
+    def _freeze(self) -> None:
+        flight = self._flight
+        while self._freezes:
+            order = self._freezes.popleft()
+            try:
+                flight.freeze(order.id, order.kind, order.step, order.alert, self._link.max_block_bytes)
+            except Exception:
+                logger.debug("the dump %s could not be made", order.id, exc_info=True)
+        room = _DUMP_SHARE * self._limits.outbox_bytes
+        while flight.pieces and (self._closing.is_set() or self._outbox.counts().waiting_bytes < room):
+            self._outbox.append(flight.pieces.popleft())
 
     def _pack(self, records: list[StepRecord]) -> None:
         packed = 0
@@ -332,9 +430,22 @@ class Sender:
                 f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on without telemetry."
             )
 
+    def _note_welcome(self, welcome: wire.Welcome) -> None:
+        if self._spooler is not None:
+            self._spooler.note_attempt(welcome.attempt)
+
     def _pause(self, seconds: float) -> None:
         # The first pause after ``close`` begins is cut short, the later ones are not.
         (self._abort if self._closing.is_set() else self._closing).wait(seconds)
+
+    def _hear(self, order: Order) -> None:
+        if isinstance(order, wire.Freeze):
+            self._freezes.append(order)
+        elif isinstance(order, wire.Focus):
+            self._orders.append(order)
+        elif order.id not in self._alerts:  # a server repeats them to who comes back
+            self._alerts.append(order.id)
+            self._orders.append(order)
 
     def _beat(self) -> wire.Beat:
         self._cpu_s[1] = time.thread_time()
@@ -342,8 +453,10 @@ class Sender:
         return wire.Beat(
             step=self._last_step,
             queue_bytes=stats.waiting_bytes,
+            spool_bytes=self._spooler.nbytes() if self._spooler is not None else 0,
             dropped=sum(stats.lost.values()),
             overhead_s=stats.cpu_s,
+            cost=self._cost,
         )
 
     # Ends
@@ -369,6 +482,9 @@ class Sender:
         # In a forked child. The threads do not exist here, and a lock may be held by one of them for ever.
         self._inert = True
         self._link.forget_socket()
+        self._leftovers.forget_descriptors()
+        if self._spooler is not None:
+            self._spooler.forget_descriptors()
         if self._devices is not None:
             self._devices.forget()
         self._queue, self._outbox = self._empty_queues()

@@ -32,7 +32,11 @@ _FIELDS = (
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data, _server(data) as url, _client(url) as socket:
+    with (
+        tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data,
+        server_process(data) as url,
+        _client(url) as socket,
+    ):
         blocks = list(_blocks())
         sent: dict[int, float] = {}
         waits: list[float] = []
@@ -53,7 +57,7 @@ def main() -> None:
 
 
 @contextmanager
-def _server(data: str) -> Iterator[str]:
+def server_process(data: str) -> Iterator[str]:
     command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", data]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -54,7 +54,8 @@ class Record:
         return (SummaryRows(kind="grad", layers=np.arange(count, dtype=np.uint32), fields=fields, hist=hist),)
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
+    """Of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
 
@@ -62,7 +63,7 @@ def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: floa
     """Run one sender for ``seconds`` and print its row."""
     sender = Sender(wire.Identity(run="bench", writer=secrets.token_hex(16)), url, limits=Limits(flush_s=1.0))
     costs: list[float] = []
-    before, began = _resident_mb(), time.perf_counter()
+    before, began = resident_mb(), time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
         record = Record(len(costs), layers)
         start = time.perf_counter()
@@ -73,7 +74,7 @@ def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: floa
     p50, p99, worst = np.percentile(np.array(costs) * 1e6, [50, 99, 100])
     print(
         f"{state:9} layers {layers:5}  {len(costs) / elapsed:6.0f} steps/s  put us p50 {p50:5.1f} p99 {p99:6.1f} "
-        f"max {worst:7.1f}  cpu {100 * stats.cpu_s / elapsed:5.2f} %  rss {_resident_mb() - before:+6.1f} MB  "
+        f"max {worst:7.1f}  cpu {100 * stats.cpu_s / elapsed:5.2f} %  rss {resident_mb() - before:+6.1f} MB  "
         f"acknowledged {stats.acknowledged} waiting {stats.waiting} lost {stats.lost}"
     )
     sender.close("bench over")

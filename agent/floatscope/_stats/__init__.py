@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from floatscope._stats._choice import variant_for, why
 from floatscope._stats._reference import (
     ADDING,
     STATISTICS,
@@ -35,9 +34,5 @@ __all__ = [
     "row_summary",
     "summarize",
     "variant_for",
+    "why",
 ]
-
-
-def variant_for(device: torch.device) -> Variant:
-    """The variant of the pass that is used on ``device``."""
-    return Reference()

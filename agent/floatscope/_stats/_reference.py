@@ -47,7 +47,7 @@ def measure(tensor: torch.Tensor, *, histogram: bool, divisor: float = 1.0) -> R
     device = tensor.device
     row: Row | None = None
     for piece in pieces(tensor.detach(), _PIECE.get(device.type, _PIECE_ELSEWHERE)):
-        part = _measure_piece(_as_float32(piece, divisor), histogram=histogram)
+        part = _measure_piece(as_float32(piece, divisor), histogram=histogram)
         row = part if row is None else merge_(row, part)
     if row is not None:
         return row
@@ -82,7 +82,7 @@ def pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
             yield from pieces(part, limit)
 
 
-def _as_float32(piece: torch.Tensor, divisor: float) -> torch.Tensor:
+def as_float32(piece: torch.Tensor, divisor: float) -> torch.Tensor:
     if divisor != 1.0 or piece.dtype == torch.float64:
         limit = torch.finfo(torch.float32).max
         wide = piece.to(torch.float64)
@@ -96,7 +96,7 @@ def _measure_piece(x: torch.Tensor, *, histogram: bool) -> Row:
     absmax = magnitude.amax()
     if x.device.type == "cpu" and int(absmax) < INFINITY_BITS:
         # CPU memory is read without waiting, and masking costs more than all the rest.
-        nans = infs = torch.zeros((), dtype=torch.int64)
+        nans = infs = torch.zeros((), dtype=torch.int64, device=x.device)
     else:
         nans, infs = (magnitude > INFINITY_BITS).sum(), (magnitude == INFINITY_BITS).sum()
         finite = magnitude < INFINITY_BITS
@@ -112,13 +112,13 @@ def _measure_piece(x: torch.Tensor, *, histogram: bool) -> Row:
     values = (x.numel() - nonzero - nans - infs, nans, infs, total, doubles.square_().sum(), absmax, -absmin)
     if x.device.type == "cpu":
         # Through Python it takes a quarter of the time.
-        statistics = torch.tensor([value.item() for value in values], dtype=torch.float64)
+        statistics = torch.tensor([value.item() for value in values], dtype=torch.float64, device=x.device)
     else:
         statistics = torch.stack([value.to(torch.float64) for value in values])
-    return Row(x.numel(), statistics, _histogram(rank) if histogram else None)
+    return Row(x.numel(), statistics, histogram_of_ranks(rank) if histogram else None)
 
 
-def _histogram(rank: torch.Tensor) -> torch.Tensor:
+def histogram_of_ranks(rank: torch.Tensor) -> torch.Tensor:
     bins = (rank >> 22) + 1
     # bincount reads the largest bin back to the host, which on other devices would wait.
     return torch.bincount(bins, minlength=BINS + 1)[1:] if bins.device.type == "cpu" else _scattered_ones(bins)
@@ -172,7 +172,7 @@ class Reference:
     name = "torch"
     samples_histogram = False
 
-    def plan(self, at: Sequence[int]) -> Plan:
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
         return _Plan(self, tuple(at))
 

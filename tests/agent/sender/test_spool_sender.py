@@ -1,0 +1,430 @@
+"""A sender with a spool: an outage, a kill, a full disk, a fork, and what the next start or ``sync`` makes of it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from floatscope import _cli, wire
+from floatscope._sender import Limits, Sender
+from floatscope._spool import _segments, _spooler
+from floatscope._spool._home import Folder
+from floatscope._spool._leftovers import deliver
+from floatscope._spool._spooler import SpoolPlace
+from tests.faults import FaultProxy
+
+if TYPE_CHECKING:
+    from tests.agent.sender.conftest import IngestDouble, Pending
+
+    MakeStep = Callable[..., Pending]
+    Until = Callable[..., None]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+WRITER = "0" * 32
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> SpoolPlace:
+    return SpoolPlace(directory=tmp_path / "spool")
+
+
+@pytest.fixture
+def spooling() -> Iterator[Callable[..., Sender]]:
+    """Senders that spool; at the end none may have swallowed an error of its own."""
+    senders: list[Sender] = []
+
+    def delays() -> Iterator[float]:
+        while True:
+            yield 0.02
+
+    def make(url: str, place: SpoolPlace, *, writer: str = WRITER, run: str = "r", **options: Any) -> Sender:  # noqa: ANN401
+        identity = wire.Identity(run=run, writer=writer)
+        options.setdefault("limits", Limits(flush_s=1.0))
+        senders.append(Sender(identity, url, spool=place, delays=delays, **options))
+        return senders[-1]
+
+    yield make
+    for sender in senders:
+        sender.close("test over")
+        assert "internal error" not in (sender.stats().failure or "")
+        assert sender.stats().spool_off != "internal"
+
+
+def sync(place: SpoolPlace, *more: str) -> int:
+    return _cli.main(["sync", str(place.directory), *more])
+
+
+def on_disk(sender: Sender, records: int) -> bool:
+    spooler = sender._spooler
+    return spooler is not None and sender._outbox.counts().waiting == records and spooler._written_to > 0
+
+
+def assert_numbered(server: IngestDouble) -> None:
+    assert [batch.seq for batch in server.kept] == [*range(1, len(server.kept) + 1)]
+
+
+def test_nothing_is_left_once_the_server_has_it_all(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    sender = spooling(server.url, place)
+    until(lambda: (place.directory / WRITER / "lock").exists())
+    assert (place.directory.stat().st_mode & 0o777) == 0o700
+    for n in range(100):
+        sender.put(step(n, rows=3))
+    sender.close("finished")
+    assert server.steps() == list(range(100))
+    assert sender.stats().waiting == 0
+    assert list(place.directory.iterdir()) == []
+
+
+def test_what_a_dead_server_did_not_take_waits_and_sync_sends_it(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place)
+    layer = wire.Layer(index=7, name="head", module_type="Linear")
+    for n in range(100):
+        sender.put(step(n, layers=(layer,) if n == 0 else ()))
+    sender.close("finished")
+    assert f"100 records wait in {place.directory}; `floatscope sync` sends them" in caplog.text
+    assert "lost" not in caplog.text
+    server.start()
+    assert sync(place, "--json") == 0
+    [told] = json.loads(capsys.readouterr().out)["spools"]
+    assert (told["run"], told["delivered"], told["waiting"], told["complete"]) == ("r", 100, 0, True)
+    assert server.steps() == list(range(100))
+    assert server.layers() == {7: "head"}
+    assert_numbered(server)
+    assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="finished")
+    assert sync(place) == 0
+    assert "nothing waits" in capsys.readouterr().out
+
+
+def test_sync_says_what_it_cannot_do(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("floatscope.commands.sync._PATIENCE_S", 0.2)
+    assert sync(place) == 2
+    assert "cannot read" in capsys.readouterr().err
+    server.stop()
+    sender = spooling(server.url, place)
+    sender.put(step(0))
+    assert sync(SpoolPlace(directory=place.directory.parent), "--server", "ftp://nowhere") == 2
+    sender.close("finished")
+    assert sync(place) == 1
+    assert "1 wait: " in capsys.readouterr().out
+    server.start()
+    server.refusal = wire.Refused(code="unauthorized", message="no token", hint="give one")
+    assert sync(place) == 1
+    assert "the server refused: no token (give one)" in capsys.readouterr().out
+    server.refusal = None
+    assert sync(place) == 0
+    assert server.steps() == [0]
+
+
+def test_the_next_start_sends_what_a_killed_process_left(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    killed = _killed_trainer(place, "http://127.0.0.1:9", 50)
+    _point_at(place, killed, server.url)
+    sender = spooling(server.url, place, writer="1" * 32)
+    until(lambda: server.seen and isinstance(server.seen[-1], wire.Bye))
+    hellos = [message.identity.writer for message in server.seen if isinstance(message, wire.Hello)]
+    assert hellos == ["1" * 32, killed]
+    assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="killed")
+    assert server.steps() == list(range(50))
+    until(lambda: not (place.directory / killed).exists())
+    sender.close("finished")
+
+
+def test_leftovers_for_another_server_stay(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    killed = _killed_trainer(place, "http://127.0.0.1:9", 5)
+    sender = spooling(server.url, place, writer="1" * 32)
+    thread = None
+    until(lambda: sender._leftovers._thread is not None)
+    thread = sender._leftovers._thread
+    assert thread is not None
+    thread.join(10.0)
+    sender.close("finished")
+    assert (place.directory / killed).exists()
+    assert len([message for message in server.seen if isinstance(message, wire.Hello)]) == 1
+
+
+def test_two_syncs_at_once_double_nothing(server: IngestDouble, place: SpoolPlace) -> None:
+    killed = _killed_trainer(place, "http://127.0.0.1:9", 200)
+    command = [sys.executable, "-m", "floatscope", "sync", str(place.directory), "--server", server.url]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for one in both:
+        one.communicate(timeout=60)
+        assert one.returncode == 0
+    assert server.steps() == list(range(200))
+    assert_numbered(server)
+    assert not (place.directory / killed).exists()
+
+
+def test_a_long_outage_passes_through_the_disk(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place, limits=Limits(outbox_bytes=1 << 20, flush_s=20.0))
+    for n in range(60):
+        sender.put(step(n, rows=1000, hist=True, nbytes=1 << 20))
+        until(lambda n=n: sender.stats().waiting - len(sender._queue) >= 0 and len(sender._queue) < 16)
+    until(lambda: on_disk(sender, 60))
+    until(lambda: sender.stats().waiting_bytes < (5 << 20))
+    assert sender._beat().spool_bytes > 2 << 20
+    server.start()
+    sender.close("finished")
+    assert server.steps() == list(range(60))
+    assert server.gaps() == []
+    assert_numbered(server)
+
+
+def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
+    server: IngestDouble, spooling: Callable[..., Sender], tmp_path: Path, step: MakeStep, until: Until
+) -> None:
+    place = SpoolPlace(directory=tmp_path / "spool", max_bytes=1 << 20)
+    server.stop()
+    sender = spooling(server.url, place, limits=Limits(flush_s=20.0))
+    skipped = (wire.Event(step=3, kind="skipped"),)
+    for n in range(400):
+        sender.put(step(n, rows=100, hist=True, events=skipped if n == 3 else ()))
+        until(lambda n=n: not len(sender._queue) if n % 50 == 0 else True)
+    until(lambda: not sender._queue.nbytes and not sender._outbox._unwritten)  # type: ignore[union-attr]
+    used = sum(path.stat().st_size for path in place.directory.rglob("*"))
+    assert used <= place.max_bytes
+    server.start()
+    sender.close("finished")
+    arrived = server.steps()
+    assert arrived == list(range(arrived[0], 400))
+    assert {gap.reason for gap in server.gaps()} == {"spool_full"}
+    assert sum(gap.count for gap in server.gaps()) == arrived[0] == sender.stats().lost["spool_full"]
+    assert [event.step for body in server.bodies() for event in body.events] == [3]
+    assert_numbered(server)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(errno.ENOSPC, "disk_full"), (errno.EIO, "io_error"), (errno.EROFS, "read_only")]
+)
+def test_a_disk_that_refuses_switches_the_spool_off(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    reason: str,
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place, limits=Limits(flush_s=20.0))
+    sender.put(step(0))
+    until(lambda: on_disk(sender, 1))
+
+    def refuse(descriptor: int, buffers: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(_segments, "_write_all", refuse)
+    for n in range(1, 50):
+        sender.put(step(n))
+    until(lambda: sender.stats().spool_off == reason)
+    server.start()
+    sender.close("finished")
+    assert server.steps() == list(range(50))
+    assert caplog.text.count("the spool in") == 1
+    assert_numbered(server)
+
+
+def test_a_folder_that_cannot_be_made_costs_the_spool_only(
+    server: IngestDouble, spooling: Callable[..., Sender], tmp_path: Path, step: MakeStep, until: Until
+) -> None:
+    (tmp_path / "file").write_text("")
+    sender = spooling(server.url, SpoolPlace(directory=tmp_path / "file" / "spool"))
+    sender.put(step(0))
+    until(lambda: sender.stats().spool_off)
+    sender.close("finished")
+    assert server.steps() == [0]
+
+
+def test_a_disk_that_hangs_stops_neither_packing_nor_sending(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import threading
+
+    goes_on = threading.Event()
+    write = _segments._write_all
+
+    def hang(descriptor: int, buffers: Any) -> int:  # noqa: ANN401
+        goes_on.wait()
+        return write(descriptor, buffers)
+
+    monkeypatch.setattr(_segments, "_write_all", hang)
+    sender = spooling(server.url, place)
+    for n in range(300):
+        sender.put(step(n))
+    until(lambda: sender.stats().acknowledged == 300)
+    goes_on.set()
+    sender.close("finished")
+    assert server.steps() == list(range(300))
+
+
+def test_server_restored_from_a_backup_gets_what_the_disk_still_holds(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    sender = spooling(server.url, place)
+    for n in range(3):
+        sender.put(step(n))
+        until(lambda n=n: sender.stats().acknowledged == n + 1)
+    until(lambda: sender._spooler is not None and sender._spooler._written_to == 3)
+    server.stop()
+    server.last_seq, server.epoch, server.kept = 1, "after the restore", server.kept[:1]
+    server.start()
+    sender.put(step(3))
+    sender.close("finished")
+    assert server.steps() == [0, 1, 2, 3]
+    assert server.gaps() == []
+    assert sender.stats().lost == {}
+
+
+def test_a_fork_lets_go_of_everything(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place)
+    sender.put(step(0))
+    until(lambda: on_disk(sender, 1))
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        here = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+        sender.put(step(1))
+        sender.close("child")
+        os._exit(sum(str(place.directory) in target for target in here))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert Folder.adopt(place.directory / WRITER) is None, "the parent holds its lock"
+    server.start()
+    sender.close("finished")
+    assert server.steps() == [0]
+
+
+def forks(sender: Sender, count: int) -> None:
+    """Fork while a thread of the parent holds each lock in turn; a child that hangs fails."""
+    spooler = sender._spooler
+    assert spooler is not None
+    assert spooler._segments is not None
+    locks = [sender._queue._lock, spooler.outbox._lock, spooler._segments._lock]
+    for n in range(count):
+        with locks[n % len(locks)]:  # type: ignore[attr-defined]
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                sender.stats()
+                sender.close("child")
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.long)])
+def test_forks_while_locks_are_held(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until, count: int
+) -> None:
+    sender = spooling(server.url, place)
+    sender.put(step(0))
+    until(lambda: sender.stats().acknowledged == 1 and sender._spooler and sender._spooler._segments)
+    forks(sender, count)
+    sender.put(step(1))
+    sender.close("finished")
+    assert server.steps() == [0, 1]
+
+
+@pytest.mark.parametrize("fault", ["refuse", "blackhole", "reset", "truncate", "half-close", "trickle"])
+def test_every_fault_of_the_network_ends_with_everything_there(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until, fault: str
+) -> None:
+    proxy = FaultProxy(server.url)
+    try:
+        sender = spooling(proxy.url, place, limits=Limits(flush_s=20.0))
+        sender.put(step(0))
+        until(lambda: sender.stats().acknowledged == 1)
+        proxy.fault, proxy.at = fault, 2000
+        if fault == "refuse":
+            proxy.cut_all()
+        n = 1
+        while proxy.faults == 0:
+            sender.put(step(n))
+            n += 1
+            time.sleep(0.001)
+        proxy.fault = ""
+        proxy.cut_all()
+        sender.close("finished")
+    finally:
+        proxy.close()
+    assert server.steps() == list(range(n))
+    assert_numbered(server)
+
+
+def _killed_trainer(place: SpoolPlace, url: str, steps: int) -> str:
+    """The writer of a process that was killed once ``steps`` steps were on disk."""
+    program = Path(__file__).with_name("spooling_trainer.py")
+    with subprocess.Popen(
+        [sys.executable, str(program), str(place.directory), url, str(steps)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        writer = process.stdout.readline().strip()
+        assert process.stdout.readline() == "written\n"
+        process.kill()
+    return writer
+
+
+def _point_at(place: SpoolPlace, writer: str, url: str) -> None:
+    import msgspec
+
+    folder = Folder.adopt(place.directory / writer)
+    assert folder is not None
+    about = folder.about()
+    assert about is not None
+    folder.write_about(msgspec.structs.replace(about, server=url).encoded())
+    folder.close()
+
+
+def test_a_lock_that_somebody_holds_is_respected(place: SpoolPlace, server: IngestDouble) -> None:
+    killed = _killed_trainer(place, "http://127.0.0.1:9", 5)
+    with (place.directory / killed / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert sync(place, "--server", server.url) == 0
+        assert server.seen == []
+    folder = Folder.adopt(place.directory / killed)
+    assert folder is not None
+    assert deliver(folder, server=server.url, token=None, patience_s=5.0).complete
+    assert server.steps() == list(range(5))
+    assert _spooler.SpoolPlace(directory=place.directory).segment_bytes == 8 << 20
