@@ -4,6 +4,7 @@ import { ApiError, getBlock, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
 import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
+import { looksCloser } from "./data/overhead.js";
 import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { createLive } from "./live.js";
@@ -196,7 +197,7 @@ export function createController(store) {
       store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
     } else if (message.type === "events") {
       const steps = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "skipped").map((/** @type {{ step: number }} */ event) => event.step);
-      store.set({ skipped: [...new Set([...state.skipped, ...steps])] });
+      store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
     } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
     else if (message.type === "layers") void loadHeat();
     else if (message.type === "resync") reload();
@@ -255,6 +256,8 @@ export function createController(store) {
     point: (cursor) => store.set({ cursor }),
     /** @param {string} token */
     signIn: (token) => attempt(() => send("POST", "/api/v1/session", { token }), start),
+    /** Have the agents of the open run read everything for a while. @param {number} steps */
+    lookCloser: (steps) => attempt(() => send("POST", runPath(store.get().route.run, "/focus"), { steps }), () => {}),
     signOut: () => attempt(() => send("DELETE", "/api/v1/session"), start),
     /** @param {string | number} id */
     acknowledge(id) {

@@ -16,14 +16,17 @@ import torch
 from torch import nn
 
 from floatscope._concealment import Unseen, conceal
+from floatscope._fp8_modules import NOTHING_ANNOUNCED, Announced, announced
 from floatscope._guard import Guard
-from floatscope._operands import CastsOperands, Operand
-from floatscope._own_ops import OwnOperations, why_not_now
+from floatscope._layers import ROOT_NAME
+from floatscope._operands import ExposesExtremes
+from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
+from floatscope._record import encodable
 from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
 
-_hooking = Guard("a module's hook ran")
+_hooking = Guard("a module's hook ran", charge="activations")
 
 
 class ActivationTap:
@@ -35,7 +38,11 @@ class ActivationTap:
         self._keep_scale = keep_scale
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
-        self._coming: dict[int, Mapping[str, Operand]] = {}
+        self._forward_waits = False
+        """Whether outputs may wait to be measured, which hold memory that backward passes need."""
+        self._exposing: list[str] = []
+        """Names of the modules that tell extremes."""
+        self._coming: dict[int, Announced] = {}
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -47,6 +54,11 @@ class ActivationTap:
             self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
+        modules = {name: module for name, module in model.named_modules() if isinstance(module, ExposesExtremes)}
+        for number, name in enumerate(modules):
+            self._exposing.append(encodable(name) or ROOT_NAME)
+            hook = _Hook(self, self._after_exposing, number)
+            self._undo.append(model.get_submodule(name).register_forward_hook(hook).remove)
         if not isinstance(model, torch.jit.ScriptModule):
             self._undo.append(model.register_forward_hook(_Hook(self, self._after_model, 0)).remove)
 
@@ -55,32 +67,39 @@ class ActivationTap:
         while self._undo:
             self._undo.pop()()
 
-    def unseen(self, layer: int, reason: str) -> None:
-        """A forward pass of the layer could not be measured."""
-        if self._training():
+    def unseen(self, layer: int, observe: Callable[..., None], reason: str) -> None:
+        """A forward pass that ``observe`` was to see could not be measured."""
+        if observe == self._after_forward and self._training():
             self._recorder.table.unseen(layer, f"outputs not observed {reason}")
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
-        if not self._training() or _recomputing():
+        if not self._training() or backward_runs():
             return
         if self.begin_forward is not None:
             self.begin_forward()
         buffer = recorder.buffer
-        if not (buffer.activations or buffer.weights):
+        if not (buffer.weights or recorder.wants_outputs):
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts and ("weight", layer) not in buffer.merged:
-                recorder.record("weight", layer, module.weight, cast=casts["weight"], merge=True)
+            weighs = buffer.weights and not recorder.capturing()
+            if weighs and "weight" in casts.operands and layer not in buffer.cast_weights:
+                buffer.cast_weights.add(layer)
+                recorder.record("weight", layer, module.weight, cast=casts.operands["weight"], parameter=module.weight)
+            if buffer.weights and "weight" in casts.blocks:
+                recorder.record_blocks("weight", layer, module.weight, casts.blocks["weight"])
 
-    def _announced(self, layer: int, module: CastsOperands) -> Mapping[str, Operand]:
+    def _announced(self, layer: int, module: nn.Module) -> Announced:
         """The casts to come; none when an operand cannot be made of what the module knows."""
         try:
-            return module.floatscope_operands()
+            casts = announced(module)
         except ValueError as error:
             self._recorder.table.refuse_scale(layer, "casts", str(error))
-            return {}
+            return NOTHING_ANNOUNCED
+        if casts.unseen:
+            self._recorder.table.unseen(layer, casts.unseen)
+        return casts
 
     def _after_forward(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         recorder = self._recorder
@@ -88,26 +107,45 @@ class ActivationTap:
             if torch.is_grad_enabled():
                 recorder.table.evaluated(layer)
             return
-        recomputing = _recomputing()
+        recomputing = backward_runs()
         if not recomputing:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.buffer.activations:
+        if not recorder.wants_outputs:
             return
+        self._forward_waits = True
         out = _first_tensor(output)
         linear = layer in recorder.table.linear
-        casts = self._coming.pop(layer, {})
+        casts = self._coming.pop(layer, NOTHING_ANNOUNCED)
         if not recomputing:
-            given = _first_tensor(args)
-            with OwnOperations():
-                if out is not None:
-                    recorder.record("act", layer, out, merge=True)
-                if linear and given is not None:
-                    recorder.record("act_in", layer, given, cast=casts.get("act_in"), merge=True)
+            given = _first_tensor(args) if linear else None
+            if out is not None and not recorder.defer("act", layer, out):
+                with OwnOperations():
+                    recorder.record("act", layer, out)
+            cast = casts.operands.get("act_in")
+            if given is not None and (cast is not None or not recorder.defer("act_in", layer, given)):
+                with OwnOperations():
+                    recorder.record("act_in", layer, given, cast=cast, later=True)
+            if given is not None and "act_in" in casts.blocks:
+                with OwnOperations():
+                    recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
         if linear and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
+
+    def _after_exposing(self, number: int, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401
+        if not self._training() or backward_runs() or not self._recorder.buffer.activations:
+            return
+        with OwnOperations():
+            for name, value in module.floatscope_extremes().items():
+                self._recorder.raise_to(f"{encodable(name)}_max/{self._exposing[number]}", value)
+
+    def end_forward(self) -> None:
+        """Measure the outputs that wait for it."""
+        self._forward_waits = False
+        with OwnOperations():
+            self._recorder.flush()
 
     def _training(self) -> bool:
         # A layer can outlive its model as a part of another one.
@@ -116,22 +154,35 @@ class ActivationTap:
 
     def after_backward_of_output(self, layer: int, module: Any, gradient: torch.Tensor) -> None:  # noqa: ANN401
         """The gradient of a layer's output is complete, and about to be cast by its backward pass."""
-        cast = self._announced(layer, module).get("act_grad") if layer in self._recorder.table.casting else None
+        recorder = self._recorder
+        if self._forward_waits:
+            self.end_forward()
+        casts = NOTHING_ANNOUNCED
+        if layer in recorder.table.casting:
+            with OwnOperations():
+                casts = self._announced(layer, module)
+        cast = casts.operands.get("act_grad")
         loss_scaled = self._keep_scale()
-        self._recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, merge=True)
+        if "act_grad" in casts.blocks:
+            with OwnOperations():
+                recorder.record_blocks("act_grad", layer, gradient, casts.blocks["act_grad"])
+        if cast is None and recorder.defer("act_grad", layer, gradient, loss_scaled=loss_scaled):
+            return
+        with OwnOperations():
+            recorder.record("act_grad", layer, gradient, cast=cast, loss_scaled=loss_scaled, later=True)
 
     def _after_model(self, layer: int, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """Count a micro-batch whose own loss is not finite, which averaging and clipping may hide later."""
+        self._recorder.ranks.in_forward()
+        if self._forward_waits and not backward_runs():
+            self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if not module.training or not isinstance(loss, torch.Tensor) or _recomputing():
+        if not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
+            return
+        if self._recorder.capturing():
             return
         with OwnOperations():
-            self._count_nonfinite(loss)
-
-    def _count_nonfinite(self, loss: torch.Tensor) -> None:
-        bad = loss.detach().isfinite().all().logical_not().to(torch.float64)
-        buffer = self._recorder.buffer
-        buffer.raw_loss_nonfinite = bad if buffer.raw_loss_nonfinite is None else buffer.raw_loss_nonfinite + bad
+            self._recorder.count_nonfinite(loss)
 
 
 class _Hook(Unseen):
@@ -151,7 +202,7 @@ class _Hook(Unseen):
             return
         with _hooking:
             if (reason := why_not_now()) is not None:
-                self._tap.unseen(self._layer, reason)
+                self._tap.unseen(self._layer, self._observe, reason)
                 return
             self._observe(self._layer, module, *args)
 
@@ -171,8 +222,7 @@ class _GradientHook:
         with _hooking:
             if torch.is_grad_enabled() and not _accumulating(self._module):
                 return
-            with OwnOperations():
-                self._tap.after_backward_of_output(self._layer, self._module, gradient)
+            self._tap.after_backward_of_output(self._layer, self._module, gradient)
 
 
 def _accumulating(module: nn.Module) -> bool:
@@ -200,11 +250,6 @@ def _whole_base(output: torch.Tensor) -> torch.Tensor:
     """
     base = output._base if output._is_view() else None
     return base if base is not None and base.numel() == output.numel() and base.requires_grad else output
-
-
-def _recomputing() -> bool:
-    """Whether autograd is running: a forward pass inside a backward pass repeats one that was seen."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _first_tensor(value: object) -> torch.Tensor | None:

@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from floatscope._compiled import CompiledUpdates
+from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
 from floatscope._guard import Guard
-from floatscope._own_ops import OwnOperations, why_not_now
+from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
-from floatscope._recorder import Recorder, scalar_of
+from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
-_stepping = Guard("an optimizer stepped")
+_stepping = Guard("an optimizer stepped", charge="gradients")
+_reading = Guard("gradients were measured")
 
 
 class GradientTap:
@@ -34,27 +37,44 @@ class GradientTap:
         self._recorder = recorder
         # Held weakly, since an optimizer holds the parameters.
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._adopting = not optimizers
-        self._read: set[int] = set()
-        self._stepped: set[int] = set()
+        self._lists = GradientLists(recorder)
+        self._last: tuple[Callable[[], object], GradientList | None] = (_nothing, None)
+        """The optimizer whose gradients were read last, and the list that they are known as."""
+        self._read: frozenset[int] = frozenset()
+        self._stepped: frozenset[int] = frozenset()
+        self._captured: set[int | None] = set()
+        """Optimizers whose update is captured in a CUDA graph, by number; replays run no hook."""
         self._undo: list[Callable[[], None]] = []
         self.begin_update: Callable[[], None] = _nothing
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
         """Called when parameters are about to be updated a second time in the same step."""
+        self.changing: Callable[[torch.optim.Optimizer, bool], None] = _nobody_asks
+        """Called right before an optimizer steps; whether the gradients that it uses are there already."""
+        self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
+        """Called right after."""
         self.keep_scale: Callable[[], bool] = _no_scaler
         """Notes the loss scale of this step; whether there is one."""
 
     def install(self) -> None:
         """Start observing."""
+        compiled = CompiledUpdates(self._before_compiled_step)
+        self._undo.append(compiled.remove)
         if self._adopting:
+            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
             self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
+            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
-        clip = _ClipObserver(self, self._recorder)
+        norm = _NormObserver()
+        clip = _ClipObserver(self, self._recorder, norm)
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm))
+        self._undo.append(observe(torch.nn.utils, "get_total_norm", norm))
         self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
         self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
@@ -65,13 +85,14 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
-        for index, known in enumerate(self._optimizers):
-            if known() is optimizer:
-                return index
+        known = self._numbers.get(id(optimizer))
+        if known is not None and self._optimizers[known]() is optimizer:
+            return known
         layer_of = self._recorder.table.layer_of
         if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
             self._optimizers.append(weakref.ref(optimizer))
-            return len(self._optimizers) - 1
+            number = self._numbers[id(optimizer)] = len(self._optimizers) - 1
+            return number
         return None
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
@@ -95,33 +116,92 @@ class GradientTap:
     def scaler_updated(self) -> None:
         """The scaler has dealt with every optimizer: those it skipped have had their step too."""
         self._stepped |= self._read
-        self._read.clear()
+        self._read = frozenset()
 
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
-        self.read(parameters_of(optimizer), loss_scaled=loss_scaled)
-        index = self.index_of(optimizer)
-        rates = self._recorder.buffer.own
-        before = sum(len(known.param_groups) for known in self._known(index))
-        for number, group in enumerate(optimizer.param_groups, start=before):
-            rates[f"lr/{number}" if number else "lr"] = scalar_of("lr", group["lr"])
+        parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+        self._last = weakref.ref(optimizer), listed
+        self._read_rates(optimizer)
 
-    def read(self, parameters: Iterable[torch.Tensor], *, loss_scaled: bool) -> None:
+    def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        index = self.index_of(optimizer)
+        if self._recorder.capturing():
+            self._captured.add(index)
+            return
+        rates = self._recorder.buffer.own
+        before = sum(len(known.param_groups) for known in self._known(index)) if index else 0
+        for number, group in enumerate(optimizer.param_groups, start=before):
+            name = f"lr/{number}" if number else "lr"
+            rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
+
+    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
         """Measure the gradients of those parameters that are ours and were not read in this step yet."""
+        listed = self._lists.find(parameters, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+
+    def _read_listed(
+        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: bool
+    ) -> None:
+        if self._recorder.capturing():
+            # No table can be filled for a launch of many.
+            self._read_each(parameters, loss_scaled=loss_scaled)
+            return
+        found = listed.gradients(parameters) if listed is not None else None
+        if listed is not None and found is not None and self._read.isdisjoint(listed.all):
+            devices, read = found
+            if not self._recorder.buffer.gradients or self._read_list(listed, devices):
+                self._read = self._read | read if self._read else read
+                return
+        self._read_each(parameters, loss_scaled=loss_scaled)
+        if self._recorder.buffer.gradients and found is None and not backward_runs():
+            self._lists.learn(parameters, loss_scaled=loss_scaled)
+
+    def _read_list(self, listed: GradientList, devices: list[OnDevice]) -> bool:
         recorder = self._recorder
+        for some in devices:
+            rows = recorder.rows_on(some.device)
+            if not rows.put_list(some.rows, loss_scaled=listed.loss_scaled):
+                return False
+        for some in devices:
+            rows = recorder.rows_on(some.device)
+            done = False
+            with _reading:
+                rows.run(some.at, some.tensors, histogram=recorder.buffer.histograms)
+                done = True
+            if not done:
+                # Nobody knows which of them were measured. The next time each is by itself.
+                listed.valid = False
+                for part in some.rows.parts.values():
+                    rows.discard(part)
+                    recorder.unread(part)
+        return True
+
+    def _read_each(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+        recorder = self._recorder
+        read = set()
         for parameter in parameters:
             layer = recorder.table.layer_of(parameter)
-            if layer is None or id(parameter) in self._read or parameter.grad is None:
+            if layer is None or id(parameter) in self._read or id(parameter) in read or parameter.grad is None:
                 continue
-            self._read.add(id(parameter))
-            wanted = recorder.buffer.gradients
-            if wanted and recorder.record("grad", layer, parameter.grad, loss_scaled=loss_scaled):
+            read.add(id(parameter))
+            if not recorder.wants_gradients:
+                continue
+            gradient = parameter.grad
+            if recorder.record("grad", layer, gradient, loss_scaled=loss_scaled, later=True, parameter=parameter):
                 recorder.table.has_gradient(layer)
+        self._read |= read
+        if not backward_runs():
+            recorder.flush()
+        # Else an optimizer steps inside a backward pass, for a parameter at a time: launches are for many.
 
     def end_step(self) -> None:
-        """Forget what was read: the next backward pass writes new gradients."""
-        self._read.clear()
-        self._stepped.clear()
+        """Forget what was read: the next backward pass writes new gradients. Rates of captured updates come now."""
+        for index in self._captured:
+            if index is not None and (optimizer := self._optimizers[index]()) is not None:
+                self._read_rates(optimizer)
+        self._read = self._stepped = frozenset()
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -134,6 +214,7 @@ class GradientTap:
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+            self.changing(optimizer, closure is None)
             if closure is None:
                 self.read_optimizer(optimizer, loss_scaled=False)
                 return None
@@ -148,17 +229,45 @@ class GradientTap:
             return
         with _stepping:
             if self.index_of(optimizer) is not None:
-                updated = {id(p) for p in parameters_of(optimizer)}
+                self.changed(optimizer)
+                last, listed = self._last
+                known = listed is not None and last() is optimizer
+                updated = listed.all if known and listed is not None else frozenset(map(id, parameters_of(optimizer)))
                 self._read -= updated
-                self._stepped |= updated
+                if not self._recorder.capturing():
+                    self._stepped = self._stepped | updated if self._stepped else updated
+
+    def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
+        recorder = self._recorder
+        at = {p.data_ptr(): p for p in recorder.table.parameters()}
+        known = {id(p): g for q, g in zip(given, gradients, strict=True) if (p := at.get(q.data_ptr())) is not None}
+        if not known:
+            return
+        if not self._stepped.isdisjoint(known):
+            self.overdue()
+        self.begin_update()
+        for optimizer in self._known():
+            if any(id(p) in known for p in parameters_of(optimizer)):
+                self._read_rates(optimizer)
+        # The compiler's own tensors: what it put into them, ``grad`` may have to wait for.
+        for parameter in at.values():
+            gradient = known.get(id(parameter))
+            layer = recorder.table.layer_of(parameter)
+            if gradient is None or layer is None or id(parameter) in self._read:
+                continue
+            if recorder.wants_gradients and recorder.record("grad", layer, gradient, later=True):
+                recorder.table.has_gradient(layer)
+        recorder.flush()
+        self._read -= known.keys()
+        if not recorder.capturing():
+            self._stepped |= known.keys()
 
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
         layers = {self._recorder.table.layer_of(p) for p in parameters_of(optimizer)}
-        for part in self._recorder.buffer.parts:
-            if part.kind == "grad" and part.layer in layers:
-                part.in_norm = False
-        self._read.difference_update(id(p) for p in parameters_of(optimizer))
+        self._recorder.replace("grad", {layer for layer in layers if layer is not None})
+        self._read -= frozenset(map(id, parameters_of(optimizer)))
         self.read_optimizer(optimizer, loss_scaled=False)
 
 
@@ -178,8 +287,8 @@ class _ObservedClosure:
 class _ClipObserver:
     """Sees ``clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)``."""
 
-    def __init__(self, tap: GradientTap, recorder: Recorder) -> None:
-        self._tap, self._recorder = tap, recorder
+    def __init__(self, tap: GradientTap, recorder: Recorder, norm: _NormObserver) -> None:
+        self._tap, self._recorder, self._norm = tap, recorder, norm
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
@@ -194,16 +303,40 @@ class _ClipObserver:
             return  # gradients that were used already, or those of a step that the optimizer is going to begin
         self._tap.begin_update()
         # With a scaler, gradients that nobody has unscaled yet still carry its scale.
-        self._tap.read(parameters, loss_scaled=self._tap.keep_scale())
-        total = named["total_norm"]
-        if type(total) not in (torch.Tensor, float):
+        scaled = self._tap.keep_scale()
+        self._tap.read(parameters, loss_scaled=scaled)
+        total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
+        if type(total) not in (torch.Tensor, float) or self._recorder.capturing():
             return  # a norm that is spread over the ranks: its value would take a collective operation
+        buffer = self._recorder.buffer
+        if two and buffer.framework_norm is None:
+            buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
+            buffer.framework_norm_scaled = scaled
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
-        self._recorder.buffer.clipped(scalar_of("clip_coef", clipped))
+        self._recorder.clipped(clipped)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
+
+
+class _NormObserver:
+    """Sees ``get_total_norm(tensors, norm_type, ...)``: whether a norm by which gradients are clipped is the 2-norm."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[torch.Tensor] | None = None
+
+    def is_two(self, norm: object) -> bool:
+        """Whether ``norm`` is the last 2-norm that was computed."""
+        return self._last is not None and self._last() is norm
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        norm_type = kwargs.get("norm_type", args[1] if len(args) > 1 else 2.0)
+        two = float(norm_type) == 2.0
+        self._last = weakref.ref(result) if two and isinstance(result, torch.Tensor) else None
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
@@ -213,6 +346,10 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
 
 def _no_scaler() -> bool:
     return False
+
+
+def _nobody_asks(*_: object) -> None:
+    pass
 
 
 def _nothing() -> None:

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from floatscope import wire
+from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
-from floatscope._operands import CastsOperands
+from floatscope._placement import full_sizes
 from floatscope._record import encodable
 
-__all__ = ["Coverage", "LayerTable"]
+__all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
 
 
 ROOT_NAME = "(model)"
@@ -39,7 +40,7 @@ class LayerTable:
     """Layers of one model: every module that owns parameters or multiplies matrices, numbered in module order.
 
     A parameter used by several modules (tied weights) belongs to the first of them. ``parameters`` of a layer counts
-    those it owns. Modules and parameters are held weakly: a model that nobody else needs is free to go.
+    those it owns, over all ranks. Modules and parameters are held weakly: a model that nobody else needs is free to go.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -49,21 +50,23 @@ class LayerTable:
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
-        """Those of them that announce their casts (``CastsOperands``)."""
+        """Those of them that announce their casts, or whose casts are known (``_fp8_modules``)."""
         self._entries: list[wire.Layer] = []
         self._changed: set[int] = set()
         self._executed = 0
         self._with_gradient: set[int] = set()
         self._evaluated: set[int] = set()
+        self._passed_over: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
         self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
         uncalled: set[nn.Module] = set()
+        sizes = full_sizes(model)
         for name, module in model.named_modules():
             owned = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None]
             if isinstance(module, nn.MultiheadAttention):
                 uncalled.add(module.out_proj)
-            casting = isinstance(module, CastsOperands)
+            casting = casts_operands(module)
             linear = casting or isinstance(module, nn.Linear)
             if not owned and not linear:
                 continue
@@ -81,7 +84,7 @@ class LayerTable:
                     index=index,
                     name=encodable(name) or ROOT_NAME,
                     module_type=encodable(type(module).__name__),
-                    parameters=sum(p.numel() for p in owned),
+                    parameters=sum(sizes.get(id(p), p.numel()) for p in owned),
                 )
             )
         self._changed.update(range(len(self._modules)))
@@ -91,9 +94,26 @@ class LayerTable:
         known = self._layer_of.get(id(parameter))
         return known[1] if known is not None and known[0]() is parameter else None
 
+    def name(self, index: int) -> str:
+        """Name of the layer ``index``."""
+        return self._entries[index].name
+
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""
         return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+
+    def name_of(self, index: int) -> str:
+        """The layer's name. Any thread."""
+        return self._entries[index].name
+
+    def elements(self, index: int) -> int:
+        """Elements of the parameters that the layer owns."""
+        return self._entries[index].parameters
+
+    def layers_on(self, device: torch.device) -> list[int]:
+        """Layers that own a parameter there, in order."""
+        owned = ((reference(), layer) for reference, layer in self._layer_of.values())
+        return sorted({layer for parameter, layer in owned if parameter is not None and parameter.device == device})
 
     def modules(self) -> Iterator[tuple[int, nn.Module]]:
         """Every layer that is still a part of the model."""
@@ -131,6 +151,10 @@ class LayerTable:
     def evaluated(self, index: int) -> None:
         """Note that a layer ran in eval mode, recording for a backward pass."""
         self._evaluated.add(index)
+
+    def passed_over(self, index: int) -> None:
+        """Note that no code, compiled or not, showed the layer's outputs in a step in which they were wanted."""
+        self._passed_over.add(index)
 
     def has_gradient(self, index: int) -> None:
         """Note that a gradient of the layer was read."""
@@ -234,6 +258,8 @@ class LayerTable:
                     why = "MultiheadAttention uses its weight without calling it"
                 elif index in self._evaluated:
                     why = "it ran in eval mode only"
+                elif index in self._passed_over and index in self._with_gradient:
+                    why = "compiled before floatscope.watch; watch first, or call torch.compiler.reset() after it"
                 elif index in compiled:
                     why = "it is compiled"
                 elif index in self._with_gradient:

@@ -15,7 +15,7 @@ from floatscope._formats import format_named
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CASTS", "CastsOperands", "Operand", "format_of"]
+__all__ = ["CASTS", "CastsOperands", "ExposesExtremes", "Operand", "format_of", "scale_from_amax"]
 
 CASTS = ("act_in", "weight", "act_grad")
 """Kinds that a layer can cast: its input, its weight and the gradient of its output."""
@@ -26,20 +26,41 @@ class Operand:
     """A cast that a module is about to make: to ``format``, after multiplication by ``scale``.
 
     ``scale`` is a number or a 0-d tensor on any device, which is copied and never waited for. ``scaling`` says where
-    it comes from: "none", "static", "delayed" (from earlier steps) or "dynamic" (from this very tensor).
-    ``ValueError`` for an unknown format or scaling, a scale that is not one number, and a number that is not positive
-    and finite. The value of a tensor is not known yet: one that is zero, negative or NaN is left out of that reading.
+    it comes from: "none", "static", "delayed" (from earlier steps) or "dynamic" (from this very tensor). A dynamic
+    ``scale`` of None is the one that brings this tensor's amax to the format's max; with ``power_of_two``, the largest
+    power of two that keeps it at or below. ``ValueError`` for an unknown format or scaling, a scale that is not one
+    number, a number that is not positive and finite, and None where the scaling is not dynamic. The value of a tensor
+    is not known yet: one that is zero, negative or NaN is left out of that reading.
     """
 
     format: str
-    scale: float | torch.Tensor = 1.0
+    scale: float | torch.Tensor | None = 1.0
     scaling: str = "none"
+    power_of_two: bool = False
 
     def __post_init__(self) -> None:
         format_named(self.format)
         if self.scaling not in wire.SCALINGS:
             raise ValueError(f"unknown scaling {self.scaling!r}; known are {', '.join(wire.SCALINGS)}")
-        _check_scale(self.scale)
+        if self.scale is None:
+            if self.scaling != "dynamic":
+                raise ValueError(f"scale: None means from this tensor's amax, which is not {self.scaling!r} scaling")
+        elif self.power_of_two:
+            raise ValueError("power_of_two: it tells how a scale of None is made; this one is given")
+        else:
+            _check_scale(self.scale)
+
+
+def scale_from_amax(format: str, amax: float, *, power_of_two: bool) -> float:  # noqa: A002 (the promised name)
+    """The scale of a dynamic cast to ``format`` whose operand has none: ``format``'s max / ``amax``.
+
+    1.0 for an amax of zero, of which any scale makes zeros.
+    """
+    if amax == 0:
+        return 1.0
+    scale = format_named(format).max / amax
+    # frexp gives a mantissa in [0.5, 1): half of its power is the largest one at or below.
+    return math.ldexp(0.5, math.frexp(scale)[1]) if power_of_two else scale
 
 
 def _check_scale(scale: object) -> None:
@@ -69,6 +90,19 @@ class CastsOperands(Protocol):
 
     def floatscope_operands(self) -> Mapping[str, Operand]:
         """The casts to come, by kind."""
+
+
+@runtime_checkable
+class ExposesExtremes(Protocol):
+    """A module that knows how far values went which no hook sees, as the logits inside a fused attention.
+
+    ``floatscope_extremes`` maps a name ("attention_logits", say) to the largest magnitude of the forward pass that has
+    just ended, a tensor of one element on any device. It is called after such passes of a training step as are
+    observed, and must neither wait for the device nor change anything.
+    """
+
+    def floatscope_extremes(self) -> Mapping[str, torch.Tensor]:
+        """The largest magnitudes, by name."""
 
 
 _FORMATS = {

@@ -189,8 +189,8 @@ def _cut(record: StepRecord) -> tuple[StepRecord, ...]:
 
 
 def _rows(rows: SummaryRows, half: slice) -> SummaryRows:
-    return SummaryRows(
-        kind=rows.kind,
+    return replace(
+        rows,
         layers=rows.layers[half],
         fields={name: field[half] for name, field in rows.fields.items()},
         hist=None if rows.hist is None else rows.hist[half],
@@ -223,16 +223,17 @@ _Run = list[tuple[int, SummaryRows]]
 
 
 def _runs(group: Sequence[StepRecord]) -> list[_Run]:
-    """Per kind, stretches of consecutive steps that have the same rows and the same fields."""
+    """Per kind and placement, stretches of consecutive steps that have the same rows and the same fields."""
     done: list[_Run] = []
-    open_runs: dict[str, _Run] = {}
+    open_runs: dict[tuple[str, str, int], _Run] = {}
     for record in group:
         for rows in record.summaries:
-            run = open_runs.get(rows.kind)
+            place = rows.kind, rows.placement, rows.copy_of
+            run = open_runs.get(place)
             if run is not None and run[-1][0] + 1 == record.step and _same_rows(run[-1][1], rows):
                 run.append((record.step, rows))
             else:
-                open_runs[rows.kind] = run = [(record.step, rows)]
+                open_runs[place] = run = [(record.step, rows)]
                 done.append(run)
     return done
 
@@ -255,6 +256,8 @@ def _summaries(run: _Run) -> wire.Summaries:
         steps=len(run),
         layers=_little(first.layers).tobytes(),
         fields=tuple(fields),
+        placement=first.placement,
+        copy_of=first.copy_of,
     )
 
 
@@ -281,6 +284,8 @@ def _histograms(sampled: _Run) -> wire.Histograms:
         length=_little(length).tobytes(),
         sampled=_little(elements).tobytes(),
         counts=_little(counts).tobytes(),
+        placement=rows.placement,
+        copy_of=rows.copy_of,
     )
 
 

@@ -7,62 +7,26 @@ layer, shares of underflow and overflow) happens in ``resolve``, on the sender's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from floatscope import wire
+from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._formats import formats
+from floatscope._operands import scale_from_amax
 from floatscope._record import StepRecord, SummaryRows
-from floatscope._recorder import Scalar, StepBuffer
-from floatscope._stats import ADDING, STATISTICS
-from floatscope._summary import (
-    BINS,
-    INFINITY_BITS,
-    Counts,
-    Floats,
-    count_at_or_below,
-    magnitude_of_bits,
-    rescaled_histogram,
-)
+from floatscope._recorder import StepBuffer
+from floatscope._stats import RowValues, WordAt
+from floatscope._summary import BINS, Counts, Floats, count_at_or_below, rescaled_histogram
 
-__all__ = ["Pending"]
+__all__ = ["Pending", "ScaleTrace"]
 
-CAST, CLIP, FOUND_INF = "cast", "clip", "found_inf"
-
-
-class _Copies:
-    """Equally shaped tensors, of any devices, copied to the host: one stack and one copy for each device."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        places: dict[torch.device, list[int]] = {}
-        for place, tensor in enumerate(tensors):
-            places.setdefault(tensor.device, []).append(place)
-        self.devices = [device for device in places if device.type != "cpu"]
-        # Off the CPU, a non-blocking copy goes to pinned memory and returns at once.
-        self._groups = [
-            (indices, torch.stack([tensors[i] for i in indices]).to("cpu", non_blocking=True))
-            for indices in places.values()
-        ]
-        self._length = len(tensors)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def nbytes(self) -> int:
-        return sum(host.nbytes for _, host in self._groups)
-
-    def array(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-        """The values, [number of tensors, *shape]. Only after the copies have arrived."""
-        values = np.empty((self._length, *shape), dtype=dtype)
-        for indices, host in self._groups:
-            values[indices] = host.numpy()
-        return values
+SWALLOWED = "swallowed"
+CLIP, FOUND_INF, NONFINITE, FRAMEWORK = "clip", "found_inf", "nonfinite", "framework"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,79 +38,97 @@ class _Given:
 
 _Key = str | _Given | tuple[str, int, int]
 """A scalar of ours by its name, one of the user's, or something else that was measured in the step: what, of which
-optimizer or part, number."""
+optimizer or device, number."""
 _Values = dict[_Key, float]
 
-_PREVIOUS_SCALE = ("previous_scale", 0, 0)
+
+class ScaleTrace:
+    """The loss scale of the last step that was read, which the next one is compared with. One thread's."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def changed(self, scale: float | None) -> float | None:
+        """The scale before, if ``scale`` is another one."""
+        before = self._last
+        if scale is None:
+            return None
+        self._last = scale
+        return before if before is not None and before != scale else None
 
 
 class Pending:
-    """A ``PendingRecord``; building it starts the copies and records an event for each device."""
+    """A ``PendingRecord`` of a step that ``Recorder.send`` has sent off."""
 
     def __init__(
         self,
         buffer: StepBuffer,
         *,
-        previous_scale: torch.Tensor | None,
+        scales: ScaleTrace,
         events: tuple[wire.Event, ...],
         layers: tuple[wire.Layer, ...],
         refuse_scale: Callable[[int, str, str], None],
+        name_of: Callable[[int], str],
     ) -> None:
+        self._name_of = name_of
         self._refuse_scale = refuse_scale
+        self._scales = scales
         self.step = buffer.step
-        self._parts = [
-            _Facts(p.kind, p.layer, p.row.elements, p.format, p.loss_scaled, p.in_norm, p.sharded) for p in buffer.parts
-        ]
-        self._events = events
         self.layers = layers
-        values = _values(buffer, previous_scale)
-        waiting = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
-        self._numbers = {key: value for key, value in values.items() if not isinstance(value, torch.Tensor)}
-        self._keys = list(waiting)
-        self._waiting = _Copies([value.to(torch.float64).reshape(()) for value in waiting.values()])
-        self._statistics = _Copies([part.row.statistics for part in buffer.parts])
-        self._hists = _Copies([part.row.hist for part in buffer.parts if part.row.hist is not None])
-        copies = (self._waiting, self._statistics, self._hists)
-        self.nbytes = 512 + 200 * len(self._parts) + sum(c.nbytes for c in copies)
-        self._arrived = [
-            torch.accelerator.current_stream(device).record_event() for device in {d for c in copies for d in c.devices}
-        ]
+        self._parts = buffer.parts
+        self._transits = buffer.transits
+        self._norm = buffer.norm
+        self._values = _values(buffer)
+        self._events = events
+        self._spare = buffer.wanted.spare
+        lost = {transit.lost for transit in self._transits.values() if transit.lost is not None}
+        self._events += tuple(wire.Event(step=self.step, kind="rows_lost", detail={"reason": r}) for r in sorted(lost))
+        parts = sum(len(parts) for parts in self._parts.values())
+        self.nbytes = 512 + 200 * parts + sum(transit.nbytes for transit in self._transits.values())
 
     def ready(self) -> bool:
         """Whether every copy has arrived."""
-        return all(event.query() for event in self._arrived)
+        return all(transit.ready() for transit in self._transits.values())
 
     def resolve(self) -> StepRecord:
         """The record; waits for the copies."""
-        for event in self._arrived:
-            event.synchronize()
-        values = self._numbers | dict(zip(self._keys, self._waiting.array((), np.float64).tolist(), strict=True))
+        arrived = {device: transit.resolve() for device, transit in self._transits.items()}
+        values = {key: _number(value, arrived) for key, value in self._values.items()}
         scale = values.get("loss_scale", 1.0)
         divisor = scale if 0 < scale < math.inf else 1.0
-        statistics = self._statistics.array((len(STATISTICS),), np.float64)
-        hists = self._hists.array((BINS,), np.int64) if len(self._hists) else None
-        carried = np.array([divisor if part.loss_scaled else 1.0 for part in self._parts])
-        coming = np.array([self._coming(part, values[CAST, i, 0]) for i, part in enumerate(self._parts)])
+        parts, rows = _written(self._parts, arrived)
+        carried = np.array([divisor if part.loss_scaled else 1.0 for part in parts])
+        scales = [_cast_scale(part, amax, arrived) for part, amax in zip(parts, rows.absmax.tolist(), strict=True)]
+        coming = np.array([self._coming(part, scale) for part, scale in zip(parts, scales, strict=True)])
         summaries = []
-        for kind in dict.fromkeys(part.kind for part in self._parts):
-            rows = [i for i, part in enumerate(self._parts) if part.kind == kind]
-            parts = [self._parts[i] for i in rows]
-            hist = None if hists is None else hists[rows]
-            summaries.append(_summary_rows(kind, parts, statistics[rows], hist, carried[rows], coming[rows]))
-        in_norm = [i for i, part in enumerate(self._parts) if part.kind == "grad" and part.in_norm]
-        # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
-        if in_norm and not any(self._parts[i].sharded for i in in_norm):
-            values["grad_norm"] = _norm(statistics[in_norm], carried[in_norm])
-        scalars, events = _conclusions(self.step, values, scale)
+        for kind, placement in dict.fromkeys((part.kind, part.placement) for part in parts):
+            of_kind = np.array([i for i, p in enumerate(parts) if (p.kind, p.placement) == (kind, placement)])
+            if kind == SWALLOWED:
+                layers = [parts[i].layer for i in of_kind]
+                shares = _shares_of_zero(layers, _rows_at(rows, of_kind))
+                values.update({f"{SWALLOWED}/{self._name_of(layer)}": share for layer, share in shares.items()})
+                continue
+            some = [parts[i] for i in of_kind]
+            summaries.append(_summary_rows(kind, some, _rows_at(rows, of_kind), carried[of_kind], coming[of_kind]))
+        in_norm = np.array([i for i, part in enumerate(parts) if part.kind == "grad" and part.in_norm], dtype=np.intp)
+        if self._norm and len(in_norm):
+            # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
+            share = self._norm == "grad_sumsq_share"
+            if share:
+                in_norm = in_norm[[parts[i].placement.counts for i in in_norm]]
+            sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
+            values[self._norm] = sumsq if share else math.sqrt(sumsq)
+        scalars, events = _conclusions(self.step, values, scale, self._scales.changed(values.get("loss_scale")))
         return StepRecord(
             step=self.step,
             scalars=scalars,
             summaries=tuple(summaries),
             events=(*self._events, *events),
             layers=self.layers,
+            spare_histograms=self._spare,
         )
 
-    def _coming(self, part: _Facts, scale: float) -> float:
+    def _coming(self, part: Part, scale: float) -> float:
         # An infinite scale is reported: it comes of an all-zero tensor, and the cast gives NaN.
         if scale > 0:
             return scale
@@ -154,101 +136,162 @@ class Pending:
         return math.nan
 
 
-class _Facts(NamedTuple):
-    """What is known of a part without its numbers."""
-
-    kind: str
-    layer: int
-    elements: int
-    format: str
-    loss_scaled: bool
-    in_norm: bool
-    sharded: bool
+def _number(value: Scalar, arrived: dict[torch.device, Arrival]) -> float:
+    return float(arrived[value.device].numbers[value.place]) if isinstance(value, Slot) else value
 
 
-def _values(buffer: StepBuffer, previous_scale: torch.Tensor | None) -> dict[_Key, Scalar]:
+def _cast_scale(part: Part, amax: float, arrived: dict[torch.device, Arrival]) -> float:
+    if isinstance(part.cast_scale, FromAmax):
+        return scale_from_amax(part.format, amax, power_of_two=part.cast_scale.power_of_two)
+    return _number(part.cast_scale, arrived)
+
+
+def _written(
+    parts: dict[torch.device, list[Part]], arrived: dict[torch.device, Arrival]
+) -> tuple[list[Part], RowValues]:
+    """Parts into whose rows anything was measured, in order, and those rows."""
+    known: list[Part] = []
+    words: list[NDArray[np.int64]] = []
+    hists: list[NDArray[np.uint32]] = []
+    for device, of_device in parts.items():
+        rows = arrived[device].rows
+        written = [part for part in of_device if rows.words[part.row, WordAt.TENSORS]]
+        at = [part.row for part in written]
+        known += written
+        words.append(rows.words[at])
+        if rows.hist is not None:
+            hists.append(rows.hist[at])
+    if not words:
+        return known, RowValues(np.empty((0, WordAt.TENSORS + 1), dtype=np.int64), None)
+    return known, RowValues(np.concatenate(words), np.concatenate(hists) if len(hists) == len(words) else None)
+
+
+def _rows_at(rows: RowValues, at: NDArray[np.intp]) -> RowValues:
+    return RowValues(rows.words[at], None if rows.hist is None else rows.hist[at])
+
+
+def _values(buffer: StepBuffer) -> dict[_Key, Scalar]:
     values: dict[_Key, Scalar] = {_Given(name): value for name, value in buffer.scalars.items()}
     values.update(buffer.own)
     if buffer.loss_scale is not None:
         values["loss_scale"] = buffer.loss_scale
-        if previous_scale is not None:
-            values[_PREVIOUS_SCALE] = previous_scale
-    if buffer.raw_loss_nonfinite is not None:
-        values["raw_loss_nonfinite"] = buffer.raw_loss_nonfinite
+    values.update({(NONFINITE, i, 0): count for i, count in enumerate(buffer.raw_loss_nonfinite.values())})
     for optimizer, found in buffer.found_inf.items():
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
+    if buffer.framework_norm is not None:
+        values[FRAMEWORK, int(buffer.framework_norm_scaled), 0] = buffer.framework_norm
     values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
-    values.update({(CAST, i, 0): part.cast_scale for i, part in enumerate(buffer.parts)})
     return values
 
 
-def _conclusions(step: int, values: _Values, scale: float) -> tuple[dict[str, float], list[wire.Event]]:
+def _conclusions(
+    step: int, values: _Values, scale: float, before: float | None
+) -> tuple[dict[str, float], list[wire.Event]]:
     """The scalars of the step and the events that follow from its numbers."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
     given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
     measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
     events = []
-    before = values.get(_PREVIOUS_SCALE, scale)
-    if before != scale:
+    if before is not None:
         events.append(wire.Event(step=step, kind="scale_changed", detail={"from": before, "to": scale}))
     found = [(optimizer, value) for (what, optimizer, _), value in measured if what == FOUND_INF]
     if found:
         skips = sorted({optimizer for optimizer, value in found if value})
         scalars["skipped"] = float(bool(skips))
+        if skips:
+            # A fused optimizer that was called and did nothing has swallowed nothing.
+            scalars = {name: value for name, value in scalars.items() if not name.startswith(f"{SWALLOWED}/")}
         events += [wire.Event(step=step, kind="skipped", detail={"optimizer": o, "scale": scale}) for o in skips]
     clips = [value for (what, _, _), value in measured if what == CLIP]
     if clips:
         # NaN when a norm was; with min() that would depend on the order.
         scalars["clip_coef"] = float(np.min(clips))
+    for (what, scaled, _), value in measured:
+        if what == FRAMEWORK:
+            scalars["grad_norm/framework"] = value / scale if scaled and 0 < scale < math.inf else value
+    nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
+    if nonfinite:
+        scalars["raw_loss_nonfinite"] = sum(nonfinite)
     # What the user calls by the same name stays the user's; ours is to be found beside it.
     return {f"floatscope/{name}" if name in given else name: value for name, value in scalars.items()} | given, events
 
 
-def _norm(statistics: Floats, carried: Floats) -> float:
-    """Norm of all gradients, unscaled: NaN or inf when one of their elements is, as torch's own would be."""
-    _, nans, infs, _, sumsq, _, _ = statistics.T
-    if nans.any():
+def _shares_of_zero(layers: list[int], rows: RowValues) -> dict[int, float]:
+    """By layer, the share of zeros among what is a number; layers without any are left out."""
+    unique, group = np.unique(layers, return_inverse=True)
+    zeros = _added(group, len(unique), rows.word(WordAt.ZEROS))
+    counted = _added(group, len(unique), rows.word(WordAt.ELEMENTS) - rows.word(WordAt.NANS))
+    return {
+        int(layer): int(zero) / int(count) for layer, zero, count in zip(unique, zeros, counted, strict=True) if count
+    }
+
+
+def _sumsq(rows: RowValues, carried: Floats) -> float:
+    """Sum of squares of all gradients, unscaled: NaN or inf when one of their elements is, as torch's norm would be."""
+    if rows.word(WordAt.NANS).any():
         return math.nan
-    if infs.any():
+    if rows.word(WordAt.INFS).any():
         return math.inf
-    return math.sqrt(float((sumsq / carried / carried).sum()))
+    return float((rows.sumsq / carried / carried).sum())
 
 
-def _summary_rows(
-    kind: str, parts: list[_Facts], statistics: Floats, hists: Counts | None, carried: Floats, coming: Floats
-) -> SummaryRows:
-    """Rows merged by layer. ``carried`` is the factor in a part's tensor, ``coming`` the one at its cast."""
+def _summary_rows(kind: str, parts: list[Part], rows: RowValues, carried: Floats, coming: Floats) -> SummaryRows:
+    """Rows merged by layer, all of one placement. ``carried`` is the factor in a part's tensors, ``coming`` the one at
+    their cast."""
+    placement = parts[0].placement
     layers, first, group = np.unique([part.layer for part in parts], return_index=True, return_inverse=True)
-    count = np.zeros(len(layers), dtype=np.int64)
-    np.add.at(count, group, [part.elements for part in parts])
-    sums = np.zeros((len(layers), ADDING))
-    np.add.at(sums, group, statistics[:, :ADDING])
-    extremes = np.tile([0.0, -float(INFINITY_BITS)], (len(layers), 1))
-    np.maximum.at(extremes, group, statistics[:, ADDING:])
-    absmax, absmin = magnitude_of_bits(extremes[:, 0]), magnitude_of_bits(-extremes[:, 1])
+    # Rows of a layer that carry another factor than its first one: 1 everywhere, as a rule.
+    ratio = carried / carried[first][group]
     carried, coming = carried[first], coming[first]
+    count, zeros, nans, infs = (
+        _added(group, len(layers), rows.word(place))
+        for place in (WordAt.ELEMENTS, WordAt.ZEROS, WordAt.NANS, WordAt.INFS)
+    )
+    total, squares = np.zeros(len(layers)), np.zeros(len(layers))
+    np.add.at(total, group, rows.sum / ratio)
+    np.add.at(squares, group, rows.sumsq / ratio / ratio)
+    absmax, absmin = np.zeros(len(layers)), np.full(len(layers), np.inf)
+    np.maximum.at(absmax, group, rows.absmax / ratio)
+    np.minimum.at(absmin, group, rows.absmin / ratio)
     fields: dict[str, NDArray[np.generic]] = {
         "count": count,
-        "zeros": sums[:, 0].astype(np.int64),
-        "nans": sums[:, 1].astype(np.int64),
-        "infs": sums[:, 2].astype(np.int64),
+        "zeros": zeros,
+        "nans": nans,
+        "infs": infs,
         "absmax": (absmax / carried).astype(np.float32),
         "absmin": (absmin / carried).astype(np.float32),
-        "sum": sums[:, 3] / carried,
-        "sumsq": sums[:, 4] / carried / carried,
+        "sum": total / carried,
+        "sumsq": squares / carried / carried,
         "scale": np.where(np.isnan(coming), _missing(len(layers)), (coming * carried).astype(np.float32)),
     }
     names = ("under", "over_low", "over_high", "floor")
-    if hists is None:
+    if rows.hist is None:
         fields |= {name: _missing(len(layers)) for name in names}
-        return SummaryRows(kind=kind, layers=layers.astype(np.uint32), fields=fields)
+        return SummaryRows(
+            kind=kind,
+            layers=layers.astype(np.uint32),
+            fields=fields,
+            placement=placement.kind,
+            copy_of=placement.copy_of,
+        )
     hist = np.zeros((len(layers), BINS), dtype=np.int64)
-    np.add.at(hist, group, hists)
+    np.add.at(hist, group, rescaled_histogram(rows.hist.astype(np.int64), ratio))
     planes = _shares(hist, absmin, absmax, coming, [parts[i].format for i in first])
     fields |= dict(zip(names, planes, strict=True))
     return SummaryRows(
-        kind=kind, layers=layers.astype(np.uint32), fields=fields, hist=rescaled_histogram(hist, carried)
+        kind=kind,
+        layers=layers.astype(np.uint32),
+        fields=fields,
+        hist=rescaled_histogram(hist, carried),
+        placement=placement.kind,
+        copy_of=placement.copy_of,
     )
+
+
+def _added(group: NDArray[np.intp], groups: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    total = np.zeros(groups, dtype=np.int64)
+    np.add.at(total, group, values)
+    return total
 
 
 def _missing(length: int) -> NDArray[np.float32]:

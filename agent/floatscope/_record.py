@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -29,12 +30,15 @@ class SummaryRows:
     ``layers`` is uint32 [L]. ``fields`` holds every field of ``wire.Summaries``, each [L]: count, zeros, nans, infs
     int64; sum, sumsq float64; absmax, absmin, scale, under, over_low, over_high, floor float32 (the last four with the
     payload ``wire.MISSING_BITS`` where nothing is known). ``hist`` is int64 [L, 512], or None when not taken.
+    ``placement`` and ``copy_of`` are those of ``wire.Summaries``; rows that differ in them are kept apart.
     """
 
     kind: str
     layers: NDArray[np.uint32]
     fields: dict[str, NDArray[np.generic]]
     hist: NDArray[np.int64] | None = None
+    placement: str = ""
+    copy_of: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,14 @@ class StepRecord:
     events: tuple[wire.Event, ...] = ()
     layers: tuple[wire.Layer, ...] = ()
     devices: tuple[wire.Device, ...] = ()
+    spare_histograms: bool = False
+    """The histograms were not due in this step: they are for the flight recorder alone."""
+
+    def thinned(self) -> StepRecord:
+        """What of the record is sent."""
+        if not self.spare_histograms:
+            return self
+        return replace(self, summaries=tuple(replace(rows, hist=None) for rows in self.summaries))
 
 
 def encodable(name: str) -> str:
@@ -87,11 +99,15 @@ class RecordLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRecord:
-    """A ``PendingRecord`` in place of one that an error of ours cost: the loss is declared, and no name is lost."""
+    """A ``PendingRecord`` in place of one that is lost: the loss is declared, and no name is lost with it.
+
+    ``reason``: "internal" for an error of ours, "transfer_full" where the host memory for transfers was in use.
+    """
 
     step: int
     layers: tuple[wire.Layer, ...]
     nbytes: int = 128
+    reason: str = "internal"
 
     def ready(self) -> bool:
         """There is nothing to wait for."""
@@ -99,7 +115,7 @@ class LostRecord:
 
     def resolve(self) -> StepRecord:
         """``RecordLostError``."""
-        raise RecordLostError("internal")
+        raise RecordLostError(self.reason)
 
 
 class NoThreadError(RuntimeError):
@@ -108,6 +124,16 @@ class NoThreadError(RuntimeError):
 
 class Sink(Protocol):
     """Where records go: ``put``, then ``finish``, then ``close``. Only ``close`` waits."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the sink's threads so far, in seconds."""
+
+    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
+        """What the server has said since the last call."""
+
+    def report(self, cost: wire.Cost) -> None:
+        """Tell the server, with its next beat, what the agent costs."""
 
     def put(self, record: PendingRecord) -> None:
         """Take over ``record``, or drop and count it. Never raises."""

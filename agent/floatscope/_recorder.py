@@ -2,109 +2,200 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from floatscope import wire
+from floatscope._batch import Batch, batch_bytes
+from floatscope._blocks import FIGURES, block_figures
+from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
+from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
-from floatscope._operands import Operand, format_of
-from floatscope._own_ops import OwnOperations
+from floatscope._operands import Operand
+from floatscope._own_ops import OwnOperations, capturing
+from floatscope._placement import Placement, Ranks
+from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
-from floatscope._stats import Row, measure, merge_
+from floatscope._ring import Ring
+from floatscope._sampling import Sampling, Wanted
+from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
+from floatscope._streams import Streams
+from floatscope._summary import BINS
 
-__all__ = ["Part", "Recorder", "Scalar", "StepBuffer"]
+__all__ = ["Means", "Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged")
+_logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_collecting = Guard("rows were collected")
 
-Scalar = float | torch.Tensor
-"""A number, or a one-element tensor whose value is fetched later."""
+_RING_BYTES = 64 << 20
+"""Most pinned memory for one device."""
+_RING_STEPS = 64
+"""Steps without histograms that may be under way to the sender, which looks five times a second."""
+_RING_HISTOGRAMS = 8
+_RING_RESERVE = 64 << 10
+"""For the scalars of steps whose rows find no room."""
+_ROW_BYTES, _HIST_BYTES = 80, 4 * BINS
+_FAILED = "it could not be measured"
+_CHANGED = "changed in place before it was read"
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(slots=True)
-class Part:
-    """Statistics of one tensor, or of several of one layer and kind that were merged on the device."""
+def ring_bytes(rows: int) -> int:
+    """Pinned memory for the transfers of up to ``rows`` rows a step."""
+    wanted = rows * (_RING_STEPS * _ROW_BYTES + _RING_HISTOGRAMS * _HIST_BYTES)
+    return min(_RING_BYTES, 2 * _RING_RESERVE + wanted)
 
-    kind: str
-    layer: int
-    row: Row
-    format: str
-    loss_scaled: bool
-    """The tensor carried the loss scale when it was measured."""
-    cast_scale: Scalar = 1.0
-    """Factor at the cast that comes, on top of a loss scale."""
-    in_norm: bool = True
-    """Belongs to the gradient norm: False for evaluations of a closure that a later one replaced."""
-    sharded: bool = False
-    """This rank holds a part of the tensor only."""
+
+def _off_the_host(device: torch.device) -> bool:
+    return device.type not in ("cpu", "meta")
+
+
+def _route(device: torch.device) -> Route | None:
+    if not _off_the_host(device):
+        return None
+    return Route(lambda rows: Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """How tensors are measured and how rows travel. Tests choose other ones than the device would."""
+
+    variant: Callable[[torch.device], Variant] = variant_for
+    batched: Callable[[torch.device], bool] = _off_the_host
+    """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
+    route: Callable[[torch.device], Route | None] = _route
+    """None where rows need not be transferred."""
+    capturing: Callable[[], bool] = capturing
+    """Whether a CUDA graph is being captured."""
+    captures: Callable[[torch.device], bool] = _off_the_host
+    """Whether graphs can be captured on a device."""
+    row_elements: int = MAX_ROW_ELEMENTS
+    batch_bytes: Callable[[torch.device], int] = batch_bytes
 
 
 @dataclass(slots=True)
 class StepBuffer:
-    """One optimizer step in the making. The first four fields say what is read during it."""
+    """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
+    wanted: Wanted
     gradients: bool
     activations: bool
     weights: bool
+    updates: bool
     histograms: bool
-    parts: list[Part] = field(default_factory=list)
-    merged: dict[tuple[str, int], Part] = field(default_factory=dict)
-    """Parts that micro-batches are merged into."""
+    cast_weights: set[int] = field(default_factory=set)
+    """Layers whose weight was measured at its cast."""
     scalars: dict[str, Scalar] = field(default_factory=dict)
     """The user's."""
     own: dict[str, Scalar] = field(default_factory=dict)
     """Measured here."""
-    loss_scale: torch.Tensor | None = None
-    found_inf: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    loss_scale: Scalar | None = None
+    found_inf: dict[int, list[Scalar]] = field(default_factory=dict)
     """By optimizer; non-zero where its gradients were not finite and the scaler skips its step."""
     clip_coefficients: dict[torch.device | None, Scalar] = field(default_factory=dict)
     """The smallest on each device; None for those that are plain numbers."""
-    raw_loss_nonfinite: torch.Tensor | None = None
-
-    def clipped(self, coefficient: Scalar) -> None:
-        """Note the coefficient of one more clipping, which may happen any number of times in a step."""
-        if isinstance(coefficient, torch.Tensor):
-            known = self.clip_coefficients.get(coefficient.device)
-            if isinstance(known, torch.Tensor):
-                coefficient = torch.minimum(known, coefficient)
-            self.clip_coefficients[coefficient.device] = coefficient
-        else:
-            # NaN when a norm was; with min() that would depend on the order.
-            self.clip_coefficients[None] = float(np.minimum(self.clip_coefficients.get(None, 1.0), coefficient))
+    raw_loss_nonfinite: dict[torch.device | None, Scalar] = field(default_factory=dict)
+    """Micro-batches whose own loss was not finite, on each device."""
+    parts: dict[torch.device, list[Part]] = field(default_factory=dict)
+    """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
+    transits: dict[torch.device, Transit] = field(default_factory=dict)
+    norm: str = "grad_norm"
+    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
+    framework_norm: Scalar | None = None
+    """The 2-norm by which gradients were clipped."""
+    framework_norm_scaled: bool = False
+    """It carries the loss scale."""
+    lost: str | None = "internal"
+    """Why nothing of a device will come."""
 
 
 class Recorder:
-    """What the taps share: the step in progress, the layer table and the sampling intervals."""
+    """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config) -> None:
+    def __init__(
+        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, means: Means | None = None
+    ) -> None:
         self.table = table
+        self.ranks = ranks
+        self._sampling = sampling
+        self._means = means or Means()
         self._config = config
+        self._devices: dict[torch.device, DeviceRows] = {}
+        self._batches: dict[torch.device, Batch] = {}
+        self.generation = 0
+        """Goes up when all rows are given up: what was known of their places then means nothing."""
+        self._met: dict[tuple[str, int], tuple[object, ...]] = {}
+        self._at_once: set[tuple[str, int]] = set()
+        """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
+        self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
+        self.capturing = self._means.capturing
+        self.captured = CapturedRows(self._means.variant)
+        self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
+        """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
+        wanted = self._sampling.wanted(step)
         return StepBuffer(
             step=step,
-            gradients=due(self._config.gradients_every),
-            activations=due(self._config.activations_every),
-            weights=due(self._config.weights_every),
-            histograms=due(self._config.histograms_every),
+            wanted=wanted,
+            gradients=wanted.gradients,
+            activations=wanted.activations,
+            weights=wanted.weights,
+            updates=wanted.updates,
+            histograms=wanted.histograms,
         )
 
-    def next_step(self) -> StepBuffer:
-        """The finished step; a new one begins."""
-        finished, self.buffer = self.buffer, self._start(self.buffer.step + 1)
-        return finished
+    def rows_on(self, device: torch.device) -> DeviceRows:
+        """The rows of a device, made when it is first met."""
+        rows = self._devices.get(device)
+        if rows is None:
+            layers = self.table.layers_on(device)
+            # Gradient, weight, output, update and what of it is lost; input and output gradient.
+            capacity = max(16, 5 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
+            route = self._means.route(device)
+            rows = DeviceRows(device, self._means.variant(device), capacity=capacity, route=route)
+            if self._config.gradients_every:
+                rows.reserve("grad", layers)
+            self._devices[device] = rows
+            if self._means.captures(device):
+                self.captured.reserve(device, capacity)
+        return rows
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
+        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same of gradients."""
+        return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
+
+    def prepare(self) -> None:
+        """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
+        with OwnOperations():
+            for device in {parameter.device for parameter in self.table.parameters()}:
+                if device.type != "meta":
+                    self.rows_on(device)
+
+    @property
+    def row_elements(self) -> int:
+        """Most elements that may be merged into one row."""
+        return self._means.row_elements
+
+    @property
+    def parts(self) -> list[Part]:
+        """Everything that was measured in the step in progress, or waits to be."""
+        return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
         self,
@@ -114,106 +205,317 @@ class Recorder:
         *,
         cast: Operand | None = None,
         loss_scaled: bool = False,
-        merge: bool = False,
+        later: bool = False,
+        parameter: torch.Tensor | None = None,
     ) -> bool:
-        """Measure ``tensor`` now, as one part or merged into the part of its layer and kind. Never waits.
+        """Measure ``tensor``, merged with what its layer had of that kind in this step. Never waits.
 
         ``cast`` is the cast that the tensor is about to undergo; without one it counts as stored in its own dtype.
-        Says whether it was measured; the table keeps the reason why not.
+        With ``later`` it is measured with others at the next ``flush``, where that is faster. ``parameter`` is what it
+        is, or the gradient of. Says whether it was, or will be, measured; the table keeps the reason why not.
         """
-        reason = "it could not be measured"
+        reason = _FAILED
         with _measuring:
-            tensor, sharded = _local_part(tensor)
-            tensor = _stored_values(tensor)
-            reason = _why_not(tensor)
-            if not reason:
-                self._measure(kind, layer, tensor, cast, loss_scaled=loss_scaled, merge=merge, sharded=sharded)
+            placement, unmerged = self.ranks.of(kind, tensor, parameter)
+            if unmerged:
+                self.table.unseen(layer, unmerged)
+            tensor = stored_values(local_part(tensor))
+            reason = why_not(tensor)
+            if not reason and self.capturing():
+                stored = cast.format if cast is not None else stored_format(tensor.dtype)
+                assert stored is not None, "why_not has asked"
+                self.meet(kind, layer, stored, cast, loss_scaled=loss_scaled)
+                captured = CapturedPart(kind, layer, stored, loss_scaled, placement)
+                if not (reason := self.captured.measure(tensor, captured, cast)):
+                    return True
+            elif not reason:
+                rows = self.rows_on(tensor.device)
+                waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
+                for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
+                    part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
+                    if waits:
+                        if self._batch(rows).add(piece, part):
+                            self.flush()
+                    else:
+                        rows.measure(piece, part.row, histogram=self.buffer.histograms)
                 return True
-        self.table.unseen(layer, f"{kind} not observed: {reason or 'it could not be measured'}")
+        self.table.unseen(layer, f"{kind} not observed: {reason or _FAILED}")
         return False
 
-    def _measure(
+    def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: bool = False) -> bool:
+        """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
+
+        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
+        """
+        if (kind, layer) in self._at_once or not self._can_wait(tensor):
+            return False
+        stored, elements = stored_format(tensor.dtype), tensor.numel()
+        if stored is None or tensor.layout != torch.strided or not 0 < elements <= self.row_elements:
+            return False
+        rows = self._devices.get(tensor.device)
+        if rows is None:
+            with OwnOperations():
+                rows = self.rows_on(tensor.device)
+        part = rows.part_for(
+            kind,
+            layer,
+            elements,
+            limit=self.row_elements,
+            format_=stored,
+            loss_scaled=loss_scaled,
+            placement=self.ranks.activations,
+        )
+        self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
+        if self._batch(rows).add(tensor, part):
+            with OwnOperations():
+                self.flush()
+        return True
+
+    def _can_wait(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in _PLAIN or self.capturing():
+            return False
+        return self._means.batched(tensor.device) and not tensor.is_inference()
+
+    def _batch(self, rows: DeviceRows) -> Batch:
+        batch = self._batches.get(rows.device)
+        if batch is None:
+            batch = self._batches[rows.device] = Batch(rows, self._means.batch_bytes(rows.device))
+        return batch
+
+    def _part(
         self,
+        rows: DeviceRows,
         kind: str,
         layer: int,
         tensor: torch.Tensor,
         cast: Operand | None,
         *,
         loss_scaled: bool,
-        merge: bool,
-        sharded: bool,
-    ) -> None:
-        row = measure(tensor, histogram=self.buffer.histograms)
-        scale = cast.scale if cast is not None else 1.0
-        if isinstance(scale, torch.Tensor):
-            scale = scale.detach().clone()
+        placement: Placement,
+    ) -> Part:
+        stored = stored_format(tensor.dtype)
+        assert stored is not None, "why_not has asked"
+        part = rows.part_for(
+            kind,
+            layer,
+            tensor.numel(),
+            limit=self.row_elements,
+            format_=cast.format if cast is not None else stored,
+            loss_scaled=loss_scaled,
+            placement=placement,
+        )
+        self.meet(kind, layer, part.format, cast, loss_scaled=loss_scaled)
+        if cast is not None:
+            kept = self._kept(cast, part.cast_scale)
+            if kept != part.cast_scale:
+                part = part._replace(cast_scale=kept)
+                rows.put(part)
+        return part
+
+    def _kept(self, cast: Operand, into: Scalar | FromAmax) -> Scalar | FromAmax:
+        if cast.scale is None:
+            return FromAmax(cast.power_of_two)
+        if isinstance(cast.scale, torch.Tensor):
+            return self.keep(cast.scale, None if isinstance(into, FromAmax) else into)
+        return float(cast.scale)
+
+    def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: bool) -> None:
+        """Note the format that a tensor of the layer meets."""
+        known = (format_, cast.scaling if cast is not None else loss_scaled)
+        if self._met.get((kind, layer)) == known:
+            return
+        self._met[kind, layer] = known
         if cast is not None:
             operand = wire.Operand(kind=kind, format=cast.format, role="cast", scaling=cast.scaling)
         else:
-            stored = format_of(tensor.dtype)
-            assert stored is not None, "_why_not has asked"
-            operand = wire.Operand(kind=kind, format=stored, scaling="loss" if loss_scaled else "none")
+            operand = wire.Operand(kind=kind, format=format_, scaling="loss" if loss_scaled else "none")
         self.table.met(layer, operand)
-        earlier = self.buffer.merged.get((kind, layer))
-        if merge and earlier is not None:
-            earlier.row = merge_(earlier.row, row)
-            earlier.cast_scale = scale
+
+    def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
+        """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
+        own = self.buffer.own
+        if self.capturing():
             return
-        part = Part(kind, layer, row, operand.format, loss_scaled, scale, sharded=sharded)
-        self.buffer.parts.append(part)
-        if merge:
-            self.buffer.merged[kind, layer] = part
+        names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
+        if names[0] in own:
+            return
+        with _measuring:
+            tensor = local_part(tensor)
+            if not why_not(tensor):
+                figures = block_figures(tensor, cast.format, rounds_up=cast.rounds_up)
+                if figures is not None:
+                    own.update(zip(names, map(self.keep, figures), strict=True))
+
+    def replace(self, kind: str, layers: set[int]) -> None:
+        """What is read of ``layers`` from now on counts in the norm, and what was read so far does not."""
+        for rows in self._devices.values():
+            rows.close_parts(kind, layers)
+
+    def record_all(self, kind: str, layers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Measure ``tensors``, small dense ones of one device made here, each for its layer, now and in one run."""
+        rows = self.rows_on(tensors[0].device)
+        stored = stored_format(tensors[0].dtype)
+        assert stored is not None, "made here"
+        parts = [
+            rows.part_for(kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False)
+            for layer, t in zip(layers, tensors, strict=True)
+        ]
+        done = False
+        with _measuring:
+            rows.run(tuple(part.row for part in parts), tensors, histogram=self.buffer.histograms)
+            done = True
+        if not done:
+            for part in parts:
+                rows.discard(part)
+
+    def flush(self) -> None:
+        """Measure what waits for it; after a capture, what was there before."""
+        if self.capturing():
+            return
+        for batch in self._batches.values():
+            if not batch.waits:
+                continue
+            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+                unread = batch.flush(histogram=self.buffer.histograms)
+            for part in unread.changed:
+                self.unread(part, _CHANGED)
+            for part in unread.failed:
+                self.unread(part)
+
+    def is_read_alone(self, kind: str, layer: int) -> bool:
+        """Whether tensors of a kind and layer do not wait for others."""
+        return (kind, layer) in self._at_once
+
+    def unread(self, part: Part, reason: str = _FAILED) -> None:
+        """Tensors of a part that waited with others could not be measured: from now on each is measured by itself."""
+        self._at_once.add((part.kind, part.layer))
+        self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
+
+    def adopt(
+        self,
+        kind: str,
+        layer: int,
+        words: torch.Tensor,
+        hist: torch.Tensor | None,
+        *,
+        format_: str,
+        loss_scaled: bool = False,
+        cast_scale: float | torch.Tensor | FromAmax = 1.0,
+        placement: Placement | None = None,
+    ) -> None:
+        """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
+
+        Only for ``collectors``. Without a ``placement`` it is of activations. Of a row that nothing was written to
+        nothing is reported.
+        """
+        scale = self.keep(cast_scale) if isinstance(cast_scale, torch.Tensor) else cast_scale
+        placement = self.ranks.activations if placement is None else placement
+        part = Part(kind, layer, 0, format_, loss_scaled, scale, placement=placement)
+        self._adopted.setdefault(words.device, []).append((part, words, hist))
+
+    def send(self) -> None:
+        """End the reading of the step: start its rows and scalars on their way to the host."""
+        buffer, lost = self.buffer, None
+        try:
+            self.flush()
+            for collect in self.collectors:
+                with _collecting:
+                    collect(self)
+            adopted, self._adopted = self._adopted, {}
+            for device, taken in adopted.items():
+                self.rows_on(device).adopt(taken, histogram=buffer.histograms)
+            for device, rows in self._devices.items():
+                parts, kept = rows.parts(), rows.kept
+                transit = rows.send(histogram=buffer.histograms)
+                if transit is not None:
+                    buffer.transits[device] = transit
+                    buffer.parts[device] = parts if transit.lost is None else []
+                elif parts or kept:
+                    lost = "transfer_full"
+            buffer.lost, buffer.norm = lost, self.ranks.norm
+        except BaseException:
+            # What the rows hold is not known any more.
+            self._devices.clear()
+            self._batches.clear()
+            self.generation += 1
+            raise
+
+    def next_step(self) -> StepBuffer:
+        """The finished step; a new one begins."""
+        finished, self.buffer = self.buffer, self._start(self.buffer.step + 1)
+        return finished
 
     def log(self, scalars: Mapping[str, object]) -> None:
-        """Attach the user's scalars to the step in progress; one that is no number costs no other."""
-        for name, value in scalars.items():
+        """Attach the user's scalars to the step in progress; one that is no number costs no other.
+
+        Nothing during a capture, when tensors have no values.
+        """
+        for name, value in scalars.items() if not self.capturing() else ():
             with _logging, OwnOperations():
-                self.buffer.scalars[encodable(name)] = scalar_of(name, value)
+                known = encodable(name)
+                self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))
 
+    def scalar(self, name: str, value: object, into: Scalar | None = None) -> Scalar:
+        """``value`` as a number, or as a copy on its device for one that would have to be waited for.
 
-def scalar_of(name: str, value: object) -> Scalar:
-    """``value`` as a number, or as a copy on its device for one that would have to be waited for.
+        ``ValueError`` for something that is no single number.
+        """
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1:
+                raise ValueError(f"scalar {name!r}: expected one number, got a tensor of shape {tuple(value.shape)}")
+            if value.device.type == "meta":
+                raise ValueError(f"scalar {name!r}: a tensor on the meta device has no value")
+            return self.keep(value, into)
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"scalar {name!r}: expected one number, got {type(value).__name__} ({error})") from None
 
-    ``ValueError`` for something that is no single number.
-    """
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1:
-            raise ValueError(f"scalar {name!r}: expected one number, got a tensor of shape {tuple(value.shape)}")
-        if value.device.type == "meta":
-            raise ValueError(f"scalar {name!r}: a tensor on the meta device has no value")
-        # A copy, since the caller may go on working in place.
-        value = value.detach().reshape(()).to(torch.float64, copy=True)
-        return float(value) if value.device.type == "cpu" else value
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"scalar {name!r}: expected one number, got {type(value).__name__} ({error})") from None
+    def keep(self, value: torch.Tensor, into: Scalar | None = None) -> Scalar:
+        """The number in a one-element tensor of the host; of another device a copy there, in place of ``into``."""
+        if value.device.type == "cpu":
+            return float(value)
+        return self.rows_on(value.device).keep(value, into)
 
+    def raise_to(self, name: str, value: torch.Tensor) -> None:
+        """Keep the largest of the values of one name in a step; NaN when one was."""
+        own = self.buffer.own
+        known = own.get(name)
+        if isinstance(known, Slot) and known.device == value.device:
+            view = self.rows_on(value.device).slot(known.place)
+            torch.maximum(view, value.detach().reshape(()), out=view)
+        elif isinstance(known, float) and value.device.type == "cpu":
+            own[name] = float(np.maximum(known, float(value)))
+        else:
+            own[name] = self.scalar(name, value)
 
-def _local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """This rank's part of ``tensor``, and whether others hold more of it. No collective operation."""
-    # Importing DTensor takes over a second; without the import there is none.
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not isinstance(tensor, distributed.DTensor):
-        return tensor, False
-    local: torch.Tensor = tensor.to_local()
-    return local, not all(placement.is_replicate() for placement in tensor.placements)
+    def clipped(self, coefficient: float | torch.Tensor) -> None:
+        """Note the coefficient of one more clipping, which may happen any number of times in a step."""
+        known = self.buffer.clip_coefficients
+        if isinstance(coefficient, torch.Tensor) and coefficient.device.type != "cpu":
+            slot = known.get(coefficient.device)
+            if isinstance(slot, Slot):
+                view = self.rows_on(coefficient.device).slot(slot.place)
+                torch.minimum(view, coefficient.detach(), out=view)
+            else:
+                known[coefficient.device] = self.keep(coefficient)
+            return
+        number, before = float(coefficient), known.get(None, 1.0)
+        assert isinstance(before, float), "what is on the host has no device"
+        # NaN when a norm was; with min() that would depend on the order.
+        known[None] = float(np.minimum(before, number))
 
-
-def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a sparse tensor the elements that it stores.
-
-    Rows of a gradient that occur twice are not added up first: coalescing would wait for the device.
-    """
-    if tensor.layout == torch.sparse_coo:
-        return tensor._values()
-    return tensor.values() if tensor.layout in _COMPRESSED else tensor
-
-
-def _why_not(tensor: torch.Tensor) -> str:
-    """Why ``tensor`` cannot be measured; empty when it can."""
-    if tensor.device.type == "meta":
-        return "a tensor on the meta device has no values"
-    if tensor.is_nested or tensor.layout != torch.strided:
-        return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
-    return "" if format_of(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"
+    def count_nonfinite(self, loss: torch.Tensor) -> None:
+        """Count a micro-batch whose own ``loss`` is not finite."""
+        bad = loss.detach().isfinite().all().logical_not()
+        known = self.buffer.raw_loss_nonfinite
+        if bad.device.type == "cpu":
+            before = known.get(None, 0.0)
+            assert isinstance(before, float), "what is on the host has no device"
+            known[None] = before + float(bad)
+            return
+        slot = known.get(bad.device)
+        if isinstance(slot, Slot):
+            self.rows_on(bad.device).slot(slot.place).add_(bad)
+        else:
+            known[bad.device] = self.keep(bad)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from floatscope._gradients import GradientTap
+from floatscope._own_ops import OwnOperations
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
 
@@ -42,11 +43,14 @@ class ScalerTap:
     def keep_scale(self) -> bool:
         """Keep the scale of this step, as of its first use: ``update`` changes the tensor in place.
 
-        False before the scaler's first use and for a disabled one, which has no scale.
+        False before the scaler's first use and for a disabled one, which has no scale. During a capture it has no
+        value yet.
         """
         scale = self._scaler._scale if self._scaler.is_enabled() else None
-        if scale is not None and self._recorder.buffer.loss_scale is None:
-            self._recorder.buffer.loss_scale = scale.detach().clone()
+        known = self._recorder.buffer.loss_scale is not None or self._recorder.capturing()
+        if scale is not None and not known:
+            with OwnOperations():
+                self._recorder.buffer.loss_scale = self._recorder.keep(scale)
         return scale is not None
 
     def end_step(self) -> None:
@@ -56,7 +60,7 @@ class ScalerTap:
     def _keep_found(self) -> None:
         # Copies: ``update`` adds the flags of all optimizers up in the first one's tensor.
         for index, flags in self._found.items():
-            self._recorder.buffer.found_inf[index] = [flag.detach().clone() for flag in flags]
+            self._recorder.buffer.found_inf[index] = [self._recorder.keep(flag) for flag in flags]
         self._found.clear()
 
     def before_unscale(self, scaler: object, optimizer: torch.optim.Optimizer) -> None:

@@ -40,6 +40,8 @@ class Frame:
     steps: int
     layers: npt.NDArray[np.int64]
     fields: dict[str, npt.NDArray[np.generic]]
+    placement: str = ""
+    copy_of: int = -1
 
     @classmethod
     def of(cls, part: wire.Summaries) -> Frame:
@@ -49,6 +51,8 @@ class Frame:
             steps=part.steps,
             layers=np.frombuffer(part.layers, "<u4").astype(np.int64),
             fields={f.name: np.frombuffer(f.data, f.dtype).reshape(part.steps, -1) for f in part.fields},
+            placement=part.placement,
+            copy_of=part.copy_of,
         )
 
     def between(self, first: int, last: int) -> Frame:
@@ -60,6 +64,8 @@ class Frame:
             steps=high - low,
             layers=self.layers,
             fields={name: field[low:high] for name, field in self.fields.items()},
+            placement=self.placement,
+            copy_of=self.copy_of,
         )
 
     def __getitem__(self, name: str) -> F64:

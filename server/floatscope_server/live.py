@@ -151,11 +151,10 @@ class LiveHub:
             if pending.nbytes > _MAX_PENDING_BYTES:
                 pending.overflow = True
                 return
-            if observation.rank == 0:
-                for series in body.scalars:
-                    steps = np.frombuffer(series.steps, "<i8").tolist()
-                    values = np.frombuffer(series.values, "<f8").tolist()
-                    pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
+            for series in (*(body.scalars if observation.rank == 0 else ()), *observation.merged):
+                steps = np.frombuffer(series.steps, "<i8").tolist()
+                values = np.frombuffer(series.values, "<f8").tolist()
+                pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
             pending.devices += [{**msgspec.structs.asdict(d), "rank": observation.rank} for d in body.devices]
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
             pending.summaries += [(summary, observation.layers) for summary in body.summaries]

@@ -80,7 +80,7 @@ def train(*, watched: bool, half: bool, fused: bool) -> list[torch.Tensor]:
     if watched:
         assert sink.scalar("skipped") == [float(step == 5) for step in range(STEPS)]
         kinds = {rows.kind for record in sink.records() for rows in record.summaries}
-        assert kinds == {"grad", "act", "act_in", "act_grad", "weight"}
+        assert kinds == set(floatscope.wire.KINDS)
     return [*(p.detach().clone() for p in model.parameters()), torch.get_rng_state()]
 
 

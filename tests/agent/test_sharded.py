@@ -53,7 +53,9 @@ def test_local_shards_are_measured_without_a_collective(attach: Attach, mesh: De
         assert row["count"] == summary.count
         assert row["sumsq"] == pytest.approx(summary.sumsq)
         assert sink.row(0, "weight", name) is not None
-    assert sink.scalar("grad_norm") == [None, None], "a shard's norm is not the model's"
+    squares = sum(summary.sumsq for summary in want.values())
+    assert sink.scalar("grad_norm") == pytest.approx([squares**0.5] * 2), "one rank has all shards"
+    assert sink.scalar("grad_norm/framework") == [None, None], "it is spread over the ranks"
     assert sink.scalar("clip_coef") == [None, None]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -12,14 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import floatscope
-from floatscope import _stats
 from floatscope._stats import STATISTICS, measure, merge_, row_summary
-from floatscope._summary import BINS, Summary, magnitude_of_bits
-
-Array: TypeAlias = NDArray[np.float32]
+from floatscope._stats import _reference as _stats
+from tests.agent.brute_force import Array, assert_same, expected
 
 DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -42,35 +38,6 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_stats, "_PIECE", {"cpu": 7})
-
-
-def expected(values: Array) -> Summary:
-    bits = values.view(np.uint32) & 0x7FFFFFFF
-    finite = bits < 0x7F800000
-    magnitudes = bits[finite & (bits != 0)]
-    doubles = values[finite].astype(np.float64)
-    hist = np.zeros(BINS, dtype=np.int64)
-    np.add.at(hist, (magnitudes.astype(np.int64) - 1) >> 22, 1)
-    return Summary(
-        count=len(values),
-        zeros=int((bits == 0).sum()),
-        nans=int((bits > 0x7F800000).sum()),
-        infs=int((bits == 0x7F800000).sum()),
-        absmax=float(magnitude_of_bits(magnitudes).max(initial=0.0)),
-        absmin=float(magnitude_of_bits(magnitudes).min(initial=math.inf)),
-        sum=math.fsum(doubles),
-        sumsq=math.fsum(doubles**2),
-        hist=hist,
-        hist_n=len(values),
-    )
-
-
-def assert_same(got: Summary, want: Summary) -> None:
-    for name in ("count", "zeros", "nans", "infs", "absmax", "absmin", "hist_n"):
-        assert getattr(got, name) == getattr(want, name), name
-    assert got.hist.tolist() == want.hist.tolist()
-    assert got.sumsq == pytest.approx(want.sumsq, rel=1e-12)
-    assert got.sum == pytest.approx(want.sum, rel=1e-12, abs=1e-12 * math.sqrt(want.sumsq * max(want.count, 1)))
 
 
 def tensor_of_codes(codes: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -136,7 +103,7 @@ def test_layouts_and_pieces(layout: str) -> None:
     view = LAYOUTS[layout](base)
     want = expected(np.ascontiguousarray(view.numpy()).reshape(-1))
     assert_same(floatscope.summarize(view), want)
-    assert all(piece.numel() <= 7 for piece in _stats._pieces(view, 7))
+    assert all(piece.numel() <= 7 for piece in _stats.pieces(view, 7))
 
 
 def test_several_tensors_are_one() -> None:
@@ -193,7 +160,7 @@ def test_masked_path_agrees_with_the_short_one() -> None:
 
 def test_scatter_agrees_with_bincount() -> None:
     rank = (torch.randn(3000).view(torch.int32) & 0x7FFFFFFF) - 1
-    assert _stats._scattered_ones((rank >> 22) + 1).tolist() == _stats._histogram(rank).tolist()
+    assert _stats._scattered_ones((rank >> 22) + 1).tolist() == _stats.histogram_of_ranks(rank).tolist()
 
 
 @pytest.mark.parametrize("bad", [torch.arange(3), torch.tensor([True]), torch.zeros(2, dtype=torch.complex64)])

@@ -115,6 +115,7 @@ def _deliver(
             beat=lambda: wire.Beat(step=contents.last_step, spool_bytes=segments.nbytes(outbox.acknowledged)),
             farewell=lambda: contents.bye if contents.bye is not None else _KILLED,
             aborted=lambda: aborted() or clock.over(),
+            heard=lambda _: None,  # orders are for a training that goes on
         ),
         pause=pause,
         delays=lambda: backoff_delays(random.Random()),  # noqa: S311  # jitter, no secret

@@ -86,23 +86,25 @@ def _executed(name: str) -> Callable[[Frame, Limits], Plane]:
 class Metric:
     """How a metric is read. ``worst`` is the end that a pooled cell shows.
 
-    ``executed`` means that it was counted in the format the layer ran in, and exists in no other.
+    ``executed`` means that it was counted in the format the layer ran in, and exists in no other. ``merged`` are the
+    fields of which it is made where the worst of the ranks is not what they give together.
     """
 
     unit: str
     worst: str
     plane: Callable[[Frame, Limits], Plane]
     executed: bool = False
+    merged: tuple[str, ...] = ()
 
 
 METRICS = {
     "headroom": Metric(unit="bits", worst="min", plane=headroom),
     "absmax": Metric(unit="", worst="max", plane=_absmax),
     "absmin": Metric(unit="", worst="min", plane=_absmin),
-    "rms": Metric(unit="", worst="max", plane=_rms),
-    "mean": Metric(unit="", worst="max", plane=_mean),
-    "zeros": Metric(unit="share", worst="max", plane=_zeros),
-    "underflow": Metric(unit="share", worst="max", plane=_executed("under"), executed=True),
-    "overflow": Metric(unit="share", worst="max", plane=_executed("over_high"), executed=True),
-    "nonfinite": Metric(unit="elements", worst="max", plane=_nonfinite),
+    "rms": Metric(unit="", worst="max", plane=_rms, merged=("nans", "infs", "sumsq")),
+    "mean": Metric(unit="", worst="max", plane=_mean, merged=("nans", "infs", "sum")),
+    "zeros": Metric(unit="share", worst="max", plane=_zeros, merged=("zeros",)),
+    "underflow": Metric(unit="share", worst="max", plane=_executed("under"), executed=True, merged=("under",)),
+    "overflow": Metric(unit="share", worst="max", plane=_executed("over_high"), executed=True, merged=("over_high",)),
+    "nonfinite": Metric(unit="elements", worst="max", plane=_nonfinite, merged=("nans", "infs")),
 }

@@ -13,18 +13,23 @@ from sqlmodel import Session, select
 from floatscope import wire
 from floatscope._formats import formats
 from floatscope_server.jsontext import values_of
+from floatscope_server.merge import merge_ranks
 from floatscope_server.models import LayerRow, Run
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import METRICS, MISSING, Metric
 from floatscope_server.query.frames import FrameCache, stored_steps, summary_frames
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id, total_span
 from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
+from floatscope_server.query.ranks import Reach, reach_of
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["HeatMap", "heat_map", "in_execution_order", "layer_formats", "log2_limits", "run_layers"]
 
 _WINDOW_CELLS = 1 << 21
 """Cells of one rank that are spread out at once: 8 MiB."""
+
+_MERGED_CELLS = 1 << 17
+"""Those of all ranks, of which several fields are spread out: about 20 MiB."""
 
 _MOST_CELLS = 1 << 22
 """Cells of an answer over all layers of the run, 16 MiB; a run with more layers gets fewer columns."""
@@ -44,6 +49,7 @@ class HeatMap:
     layers: Sequence[wire.Layer]
     formats: Mapping[int, str | None]
     values: npt.NDArray[np.float32]
+    reach: Reach
 
     def meta(self) -> dict[str, object]:
         """Everything but the values."""
@@ -67,6 +73,7 @@ class HeatMap:
                 }
                 for layer in self.layers
             ],
+            **self.reach.meta(),
         }
 
     def content(self) -> dict[str, object]:
@@ -130,7 +137,9 @@ def heat_map(
     rows: int | None,
     names: Sequence[str] | None,
 ) -> HeatMap:
-    """The heat map of steps ``first`` to ``last`` in at most ``columns`` columns, over all ranks the worst.
+    """The heat map of steps ``first`` to ``last`` in at most ``columns`` columns.
+
+    Over the ranks it shows the worst, or what all of them together give where that is something else.
 
     ``names`` picks layers by name or index, ``rows`` the worst so many. Unknown words: ``BadQueryError``.
     """
@@ -152,7 +161,7 @@ def heat_map(
     else:
         cell = cell_size(*span, max(1, min(columns, _MOST_CELLS // max(1, len(table)))))
         starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
-        values, seen = _values(session, cache, stream, line, span, cell, limits, how)
+        values, seen = _values(session, cache, stream, line, span, cell, limits, how, merging=run.world > 1)
         wanted = None if names is None else set(names)
         shown = [
             layer
@@ -172,6 +181,7 @@ def heat_map(
         layers=shown,
         formats=formats_of,
         values=values,
+        reach=reach_of(session, run),
     )
 
 
@@ -193,6 +203,8 @@ def _values(
     cell: int,
     limits: npt.NDArray[np.float64],
     how: Metric,
+    *,
+    merging: bool,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """[columns, all layers of the run], and which layers were seen in it.
 
@@ -209,8 +221,19 @@ def _values(
 
     for stretch in line:
         part = Stretch(attempt=stretch.attempt, first=max(stretch.first, span[0]), last=min(stretch.last, span[1]))
-        for steps in stored_steps(session, stream, part, most=max(1, _WINDOW_CELLS // max(1, size))):
+        merged = how.merged if merging else ()
+        cells = _MERGED_CELLS if merged else _WINDOW_CELLS
+        for steps in stored_steps(session, stream, part, most=max(1, cells // max(1, size))):
             window = Stretch(attempt=part.attempt, first=int(steps[0]), last=int(steps[-1]))
+            if merged:
+                frames = summary_frames(session, cache, stream, window)
+                found = merge_ranks(
+                    ((s.rank, s.content.between(window.first, window.last)) for s in frames), steps, size, merged
+                )
+                for frame in found.frames():
+                    pool(steps, how.plane(frame, limits))
+                seen |= found.seen
+                continue
             rank: int | None = None
             dense = np.empty((0, size), np.float32)
             for stored in summary_frames(session, cache, stream, window):

@@ -14,6 +14,7 @@ from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import device_samples, scalar_series
 from floatscope_server.query.show import show
+from floatscope_server.query.summaries import step_summaries
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
 from floatscope_server.store.parts import MAX_STEP
@@ -104,6 +105,22 @@ async def heatmap(
         return JSONText(found.content())
 
     return await services.answer(question)
+
+
+@router.get("/runs/{run}/summaries")
+async def summaries(
+    run: str,
+    services: Running,
+    step: Annotated[int, Query(ge=0, le=MAX_STEP)],
+    kind: str = "grad",
+    layers: Annotated[str | None, Query(description="Layer names by commas.")] = None,
+) -> Response:
+    """The statistics of one step: ``merged`` over the ranks where that can be, else by rank."""
+    return await services.answer(
+        lambda session: JSONText(
+            step_summaries(session, services.cache, run_named(session, run), kind=kind, step=step, names=_split(layers))
+        )
+    )
 
 
 @router.get("/runs/{run}/histogram")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.series import device_samples, scalar_figures
 from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.store.ledger import operands_json
@@ -36,6 +39,8 @@ def show(session: Session, run: Run) -> dict[str, object]:
         ],
         "writers": [_writer(writer) for writer in writers],
         "ranks": sorted({writer.rank for writer in writers if writer.attempt == run.attempt}),
+        **reach_of(session, run).meta(),
+        "ranks_disagree": _disagreements(session, run),
         "layers": [
             {
                 "name": layer.name,
@@ -52,6 +57,7 @@ def show(session: Session, run: Run) -> dict[str, object]:
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
+            **_cost([writer for writer in writers if writer.attempt == run.attempt]),
             "seconds": max((writer.overhead_s for writer in writers), default=0.0),
             "dropped": sum(_lost_by_agent(writer) for writer in writers),
             "left_out": sum(writer.left_out for writer in writers),
@@ -62,14 +68,13 @@ def show(session: Session, run: Run) -> dict[str, object]:
         ],
         "devices": _devices(session, run),
         "config": run.config,
-        "world": run.world,
         "started_at": run.started_at,
         "heartbeat_at": run.heartbeat_at,
         "finished_at": run.finished_at,
     }
 
 
-def _writer(writer: Writer) -> dict[str, int | float | str | None]:
+def _writer(writer: Writer) -> dict[str, object]:
     return {
         "id": writer.id,
         "attempt": writer.attempt,
@@ -81,9 +86,17 @@ def _writer(writer: Writer) -> dict[str, int | float | str | None]:
         "dropped": _lost_by_agent(writer),
         "left_out": writer.left_out,
         "overhead_s": writer.overhead_s,
+        "cost": writer.cost,
         "clock_offset_ms": writer.clock_offset_ms,
         "bye": writer.bye,
     }
+
+
+def _cost(writers: Sequence[Writer]) -> dict[str, object]:
+    """What the agent of the rank that pays most says of its cost; null before any has said so."""
+    unknown: dict[str, object] = dict.fromkeys(("share", "mean", "budget", "limit", "every"))
+    costs = [writer.cost for writer in writers if writer.cost is not None]
+    return unknown | max(costs, key=lambda cost: cost["share"], default={})
 
 
 def _lost_by_agent(writer: Writer) -> int:
@@ -134,6 +147,21 @@ def _told_coverage(session: Session, run: Run) -> dict[str, object]:
             reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
         },
     }
+
+
+def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:
+    """Where this attempt's gradient norm began to differ from the framework's, or copies from one another."""
+    events = session.exec(
+        select(StepEvent)
+        .where(
+            StepEvent.run_id == run.id,
+            StepEvent.attempt == run.attempt,
+            col(StepEvent.kind).in_(("norm_mismatch", "replicas_differ", "layer_apart")),
+        )
+        .order_by(col(StepEvent.id).desc())
+        .limit(_NEWEST)
+    )
+    return [{"kind": e.kind, "step": e.step, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
 
 
 def _devices(session: Session, run: Run) -> list[dict[str, object]]:

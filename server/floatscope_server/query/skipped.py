@@ -82,7 +82,8 @@ def _culprits(
                 of_rank[kind] = of_rank[kind].joined(rows) if kind in of_rank else rows
     found: dict[int, tuple[int, Producer]] = {}
     for step, by_rank in tensors.items():
-        for rank, rows_of in sorted(by_rank.items()):
+        for rank, parts in sorted(by_rank.items()):
+            rows_of = {kind: rows.one_each() for kind, rows in parts.items()}
             evidence = Evidence(
                 rows=rows_of,
                 broken={kind: rows.nonfinite for kind, rows in rows_of.items()},

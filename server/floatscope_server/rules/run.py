@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from floatscope import wire
 from floatscope_server.frame import Frame
-from floatscope_server.observation import Observation
+from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.rules.layers import LayerWindow
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record, has_sound_loss, record_of, scalars_by_step
 from floatscope_server.rules.scalars import ScalarWindow
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
-from floatscope_server.rules.verdict import Finding
+from floatscope_server.rules.verdict import NO_DATA, Finding
 
 __all__ = ["RunWindow", "Skip"]
 
@@ -78,6 +78,7 @@ class RunWindow:
         self.skips: list[Skip] = []
         self._rules = rules
         self._ranks: dict[int, _Rank] = {}
+        self._merged = ScalarWindow(rules, ALL_RANKS)
         self._layers: Mapping[int, wire.Layer] = {}
         self._table = LayerTable({})
         self._world = 1
@@ -111,6 +112,8 @@ class RunWindow:
             )
         for number in sorted(steps):
             yield from self._judge(rank, number, steps[number])
+        for number, values in scalars_by_step(observation.merged).items():
+            yield from self._judge_merged(number, values)
 
     def waits(self, writer: str) -> bool:
         """Whether the last step of ``writer`` is not complete."""
@@ -124,9 +127,8 @@ class RunWindow:
                 yield from self._judge(rank, before.number, before.step)
 
     def _judge(self, rank: _Rank, number: int, step: _Step) -> Iterator[Finding]:
-        layers = rank.layers.see(
-            self._table, step.rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values)
-        )
+        rows = {kind: found.one_each() for kind, found in step.rows.items()}
+        layers = rank.layers.see(self._table, rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values))
         now: Record = record_of(
             number,
             step.values,
@@ -145,6 +147,15 @@ class RunWindow:
             yield finding
         yield from rank.scalars.judge(now)
         rank.scalars.push(now, nonfinite)
+
+    def _judge_merged(self, number: int, values: dict[str, float]) -> Iterator[Finding]:
+        """A series of all ranks together. What is not finite in it was found on the rank that had it."""
+        window = self._merged
+        for rank in self._ranks.values():
+            window.learn(dict.fromkeys(rank.scalars.names, 0.0))
+        now = record_of(number, values)
+        yield from window.judge(now)
+        window.push(now, NO_DATA)
 
 
 def _steps(body: wire.Body) -> dict[int, _Step]:

@@ -21,6 +21,15 @@ BACKWARD = frozenset({"grad", "act_grad"})
 
 _WITHOUT_NEAR = frozenset({"fp32", "bf16"})
 
+_PARTS = 1 << 24
+"""More than there are placements times ranks."""
+
+_WORST: dict[np.ufunc, tuple[str, ...]] = {
+    np.logical_or: ("observed", "nonfinite"),
+    np.add: ("nans", "infs"),
+    np.fmax: ("amax", "scale", "under", "floor", "zeros"),
+}
+
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Index = NDArray[np.int64]
@@ -32,11 +41,13 @@ class Rows:
 
     ``observed`` is where anything was measured; ``nonfinite`` counts NaNs and infinities. ``amax`` is the largest
     finite magnitude as the format meets it, that is, times the scale. ``scale`` is 1 where none was reported.
-    ``under``, ``floor`` and ``zeros`` are shares, NaN where they were not measured.
+    ``under``, ``floor`` and ``zeros`` are shares, NaN where they were not measured. ``part`` tells rows of one layer
+    apart that have different placements.
     """
 
     kind: str
     layers: Index
+    part: Index
     observed: Bool
     nans: Index
     infs: Index
@@ -48,8 +59,8 @@ class Rows:
     zeros: F64
 
     def joined(self, later: Rows) -> Rows:
-        """Both as one; of a layer that is in both the later row stands."""
-        keep = ~np.isin(self.layers, later.layers)
+        """Both as one; of a layer that is in both with the same placement the later row stands."""
+        keep = ~np.isin(_PARTS * self.layers + self.part, _PARTS * later.layers + later.part)
         return Rows(
             kind=self.kind,
             **{
@@ -59,10 +70,31 @@ class Rows:
             },
         )
 
+    def one_each(self) -> Rows:
+        """One row for each layer; of several parts of a layer the worst, non-finite elements added up."""
+        order = np.argsort(self.layers, kind="stable")
+        layers, starts = np.unique(self.layers[order], return_index=True)
+        if len(layers) == len(self.layers):
+            return self
+        return Rows(
+            kind=self.kind,
+            layers=layers,
+            part=self.part[order][starts],
+            **{
+                name: how.reduceat(getattr(self, name)[order], starts)
+                for how, names in _WORST.items()
+                for name in names
+            },
+        )
+
     def at(self, layer: int) -> int:
         """The position of the run's layer ``layer``, -1 when it has no row here."""
         found = np.flatnonzero(self.layers == layer)
         return int(found[0]) if len(found) else -1
+
+
+def _part_of(frame: Frame) -> int:
+    return wire.PLACEMENTS.index(frame.placement) * (_PARTS // 8) + frame.copy_of + 1
 
 
 class Block:
@@ -73,6 +105,7 @@ class Block:
         self.first_step = frame.first_step
         self.steps = frame.steps
         self.layers = frame.layers
+        self._part = np.full(len(frame.layers), _part_of(frame))
         self.observed = frame.observed
         self.nans = frame.fields["nans"].astype(np.int64)
         self.infs = frame.fields["infs"].astype(np.int64)
@@ -93,6 +126,7 @@ class Block:
         return Rows(
             kind=self.kind,
             layers=self.layers,
+            part=self._part,
             observed=self.observed[at],
             nans=self.nans[at],
             infs=self.infs[at],

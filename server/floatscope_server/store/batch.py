@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,6 @@ from floatscope_server.models import (
     NONFINITE,
     Attempt,
     Gap,
-    LayerRow,
     Run,
     ScalarSeries,
     StepEvent,
@@ -30,12 +29,15 @@ from floatscope_server.models import (
     WalFrame,
     Writer,
 )
-from floatscope_server.observation import Observation
+from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger, operands_json
+from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
-from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
+from floatscope_server.store.naming import named_apart, upsert_layers
+from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body, fit_cost
+from floatscope_server.store.together import SHARE, Together, stored_scalars
 
 __all__ = ["Batch", "Reply"]
 
@@ -96,6 +98,7 @@ class Batch:
             writer.spool_bytes = _bounded(message.spool_bytes)
             writer.dropped = max(writer.dropped, _bounded(message.dropped))
             writer.overhead_s = message.overhead_s if np.isfinite(message.overhead_s) else 0.0
+            writer.cost = fit_cost(message.cost) or writer.cost
             self.replies.append((reply, wire.Beat()))
         elif isinstance(message, wire.Bye):
             writer.bye = message.reason[:_MAX_REASON]
@@ -173,6 +176,13 @@ class Batch:
         except wire.WireError as error:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
+        if body.dump is not None:
+            writer.last_seq = block.seq
+            newest = run.attempts[writer.attempt][1]
+            for reason in store_dump(self._connection, run, writer, body.dump, self._map_of(writer), newest, self._now):
+                self._left_out(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
+            self._ack(writer, reply)
+            return
         named = self._layers(run, writer, body.layers)
         checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
         body = msgspec.structs.replace(checked.body, layers=named)
@@ -183,9 +193,11 @@ class Batch:
             run.progressed(writer.attempt, body.first_step, last, self._now)
         for reason, count in checked.dropped.items():
             self._left_out(run, writer, body.first_step, max(last, body.first_step), reason, count)
-        self._store(run, writer, block.seq, body)
+        concluded = self._together(run, writer).take(writer.rank, run.world, body, run.layers)
+        body = msgspec.structs.replace(body, events=(*body.events, *concluded.events))
+        self._store(run, writer, block.seq, body, concluded.scalars)
         if writer.attempt == run.attempt:
-            run.glance.add(body, run.layers, rank=writer.rank)
+            run.glance.add(body, run.layers, rank=writer.rank, merged=concluded.scalars)
         self.observations.append(
             Observation(
                 run_id=run.id,
@@ -197,9 +209,21 @@ class Batch:
                 world=run.world,
                 body=body,
                 layers=run.layers,
+                merged=concluded.scalars,
             )
         )
         self._ack(writer, reply)
+
+    def _together(self, run: KnownRun, writer: KnownWriter) -> Together:
+        """What the ranks of the writer's attempt have in common, as it was when the server was stopped."""
+        found = run.together.get(writer.attempt)
+        if found is None:
+            found = run.together[writer.attempt] = Together()
+            if any((attempt, name) == (writer.attempt, SHARE) for attempt, _, name in run.series):
+                stream, last = run.streams["scalar"], run.attempts[writer.attempt][1]
+                for rank, scalars in stored_scalars(self._session, stream, writer.attempt, last):
+                    found.norms(rank, run.world, scalars)
+        return found
 
     def name_layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> None:
         """Take in the layer table of a hello."""
@@ -220,7 +244,8 @@ class Batch:
         changed: list[wire.Layer] = []
         known = self._map_of(writer)
         numbers: dict[int, int] = {}
-        for layer in layers:
+        for given in layers:
+            layer = named_apart(run, writer, given, table)
             reason = acceptable_layer(layer)
             if reason is None and layer.name not in run.names and len(table) >= most:
                 reason = f"more than {most} layers in one run"
@@ -232,6 +257,8 @@ class Batch:
             index = run.names.setdefault(layer.name, len(table))
             ours = msgspec.structs.replace(layer, index=index)
             if table.get(index) != ours:
+                if index not in table and layer is not given:
+                    self._kept_apart(run, writer, given.name, layer.name)
                 table[index] = ours
                 changed.append(ours)
             numbers[layer.index] = index
@@ -242,29 +269,14 @@ class Batch:
         if changed:
             run.layers = MappingProxyType(table)
             self.relayered.add(run.name)
-            self._upsert_layers(run, changed)
+            upsert_layers(self._connection, run, changed)
         return tuple(changed)
 
-    def _upsert_layers(self, run: KnownRun, layers: Sequence[wire.Layer]) -> None:
-        statement = upsert(LayerRow)
-        renewed = ("module_type", "parameters", "order_no", "operands")
-        self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
-            ),
-            [
-                {
-                    "run_id": run.id,
-                    "idx": layer.index,
-                    "name": layer.name,
-                    "module_type": layer.module_type,
-                    "parameters": layer.parameters,
-                    "order_no": layer.order,
-                    "operands": operands_json(layer),
-                }
-                for layer in layers
-            ],
-        )
+    def _kept_apart(self, run: KnownRun, writer: KnownWriter, given: str, name: str) -> None:
+        """Say that a layer has another name than its rank gave it."""
+        step = max(writer.last_step, 0)
+        event = wire.Event(step=step, kind="layer_apart", detail={"layer": given, "name": name})
+        self._add_events(run, writer, 0, [event])
 
     def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
         """Declare that a part of a hello was not kept."""
@@ -305,17 +317,19 @@ class Batch:
             assert gap.id is not None
             writer.reasons[gap.reason] = gap.id
 
-    def _store(self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body) -> None:
+    def _store(
+        self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body, merged: tuple[wire.Scalars, ...]
+    ) -> None:
         more = CONTINUED if body.continued else 0
 
-        def add(stream: str, first: int, n: int, flags: int, data: bytes) -> None:
+        def add(stream: str, first: int, n: int, flags: int, data: bytes, rank: int = writer.rank) -> None:
             self._frames.append(
                 {
                     "stream_id": self._stream(run, writer.attempt, stream),
                     "attempt": writer.attempt,
                     "first": first,
                     "n": n,
-                    "rank": writer.rank,
+                    "rank": rank,
                     "writer": writer.number,
                     "seq": seq,
                     "flags": flags | more,
@@ -328,21 +342,27 @@ class Batch:
             add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, wire.encode(summary))
         for histogram in body.histograms:
             add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
-        if body.scalars:
-            steps = [np.frombuffer(series.steps, "<i8") for series in body.scalars]
-            for series, points in zip(body.scalars, steps, strict=True):
-                key = (writer.attempt, writer.rank, series.name)
+        for rank, scalars in ((writer.rank, body.scalars), (ALL_RANKS, merged)):
+            if not scalars:
+                continue
+            steps = [np.frombuffer(series.steps, "<i8") for series in scalars]
+            for series, points in zip(scalars, steps, strict=True):
+                key = (writer.attempt, rank, series.name)
                 if key in run.series or len(run.series) < _MAX_KEPT_SERIES:
                     kept = run.series.setdefault(key, KnownSeries.empty())
                     kept.add(points, np.frombuffer(series.values, "<f8"))
             first = min(int(s.min()) for s in steps)
             last = max(int(s.max()) for s in steps)
-            finite = all(np.isfinite(np.frombuffer(series.values, "<f8")).all() for series in body.scalars)
-            add("scalar", first, last - first + 1, 0 if finite else NONFINITE, msgspec.msgpack.encode(body.scalars))
+            finite = all(np.isfinite(np.frombuffer(series.values, "<f8")).all() for series in scalars)
+            flags = 0 if finite else NONFINITE
+            add("scalar", first, last - first + 1, flags, msgspec.msgpack.encode(scalars), rank)
         if body.devices:
             seconds = [device.time_ns // NANOSECONDS for device in body.devices]
             add("gpu", min(seconds), max(seconds) - min(seconds) + 1, 0, msgspec.msgpack.encode(body.devices))
-        for event in body.events:
+        self._add_events(run, writer, seq, body.events)
+
+    def _add_events(self, run: KnownRun, writer: KnownWriter, seq: int, events: Iterable[wire.Event]) -> None:
+        for event in events:
             self._events.append(
                 {
                     "run_id": run.id,
@@ -421,6 +441,7 @@ class Batch:
             "queue_bytes": writer.queue_bytes,
             "spool_bytes": writer.spool_bytes,
             "overhead_s": writer.overhead_s,
+            "cost": writer.cost,
             "bye": writer.bye,
         }
         if writer.id in self._mapped:
@@ -448,6 +469,7 @@ class Batch:
         current = [writer for writer in run.writers.values() if writer.attempt == run.attempt]
         ended = run.state in ENDED
         seen = max(writer.seen_at for writer in current)
+        run.glance.note_cost([writer.cost for writer in current])
         reasons = {writer.bye for writer in current if writer.bye is not None}
         self._connection.execute(
             update(Run)

@@ -20,12 +20,11 @@ from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, writer_of
-from floatscope_server.store.parts import NANOSECONDS
+from floatscope_server.store.parts import MAX_RANK, NANOSECONDS
 
 __all__ = ["greet", "refusal"]
 
 _WRITER = re.compile(r"[0-9a-f]{32}")
-_MAX_RANK = 1 << 20
 _MAX_ATTEMPT = 1 << 20
 _MAX_AGENT = 100
 _MAX_DEPTH = 64
@@ -55,7 +54,7 @@ def refusal(hello: wire.Hello) -> wire.Refused | None:
             hint="this is an agent's mistake: report it",
         )
     if not (
-        0 <= identity.rank < _MAX_RANK and 1 <= identity.world <= _MAX_RANK and 0 <= identity.attempt <= _MAX_ATTEMPT
+        0 <= identity.rank < MAX_RANK and 1 <= identity.world <= MAX_RANK and 0 <= identity.attempt <= _MAX_ATTEMPT
     ):
         return wire.Refused(
             code="identity",

@@ -12,7 +12,7 @@ from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
-from floatscope_server.observation import Observation
+from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "replay"]
@@ -52,7 +52,9 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
         .order_by(col(WalFrame.id))
     )
 
-    def observation(writer: str, rank: int, seq: int, body: wire.Body) -> Observation:
+    def observation(
+        writer: str, rank: int, seq: int, body: wire.Body, merged: tuple[wire.Scalars, ...] = ()
+    ) -> Observation:
         return Observation(
             run_id=run_id,
             run=run.name,
@@ -63,13 +65,18 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
             world=run.world,
             body=body,
             layers=layers,
+            merged=merged,
         )
 
-    for (writer, rank, seq), group in groupby(frames, key=lambda f: (f.writer_id, f.rank, f.seq)):
+    ranks = {row.id: row.rank for row in session.exec(select(Writer).where(Writer.run_id == run_id))}
+    for (writer, seq), group in groupby(frames, key=lambda f: (f.writer_id, f.seq)):
+        found, rank = list(group), ranks[writer]
         mine = left.get((writer, rank), {})
         for earlier in [known for known in mine if known < seq]:
             yield observation(writer, rank, earlier, _body([], tuple(mine.pop(earlier))))
-        yield observation(writer, rank, seq, _body(list(group), tuple(mine.pop(seq, ()))))
+        merged = tuple(s for f in found if f.rank == ALL_RANKS for s in SCALARS.decode(f.data))
+        own = [frame for frame in found if frame.rank != ALL_RANKS]
+        yield observation(writer, rank, seq, _body(own, tuple(mine.pop(seq, ()))), merged)
     for (writer, rank), mine in left.items():
         for seq, events in mine.items():
             yield observation(writer, rank, seq, _body([], tuple(events)))
@@ -93,6 +100,8 @@ def _events(
 
 
 def _body(frames: list[Any], events: tuple[wire.Event, ...]) -> wire.Body:
+    if not frames and not events:
+        return wire.Body()
     first = min([*(frame.first for frame in frames), *(event.step for event in events)])
     last = max([*(frame.first + frame.n - 1 for frame in frames), *(event.step for event in events)])
     return wire.Body(

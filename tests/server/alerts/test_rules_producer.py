@@ -43,6 +43,7 @@ def _find(case: Case) -> Producer | None:
         rows[kind] = Rows(
             kind=kind,
             layers=np.arange(size),
+            part=nothing,
             observed=observed,
             nans=mask.astype(np.int64),
             infs=nothing,

@@ -8,15 +8,16 @@ reduction. Work is cut into pieces, so temporary memory stays bounded however la
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
-__all__ = ["ADDING", "STATISTICS", "Row", "measure", "merge_", "row_summary", "summarize"]
+__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
 
 STATISTICS = ("zeros", "nans", "infs", "sum", "sumsq", "absmax_bits", "minus_absmin_bits")
 ADDING = 5
@@ -44,8 +45,8 @@ def measure(tensor: torch.Tensor, *, histogram: bool, divisor: float = 1.0) -> R
     """
     device = tensor.device
     row: Row | None = None
-    for piece in _pieces(tensor.detach(), _PIECE.get(device.type, _PIECE_ELSEWHERE)):
-        part = _measure_piece(_as_float32(piece, divisor), histogram=histogram)
+    for piece in pieces(tensor.detach(), _PIECE.get(device.type, _PIECE_ELSEWHERE)):
+        part = _measure_piece(as_float32(piece, divisor), histogram=histogram)
         row = part if row is None else merge_(row, part)
     if row is not None:
         return row
@@ -64,7 +65,7 @@ def merge_(into: Row, other: Row) -> Row:
     return into._replace(elements=into.elements + other.elements)
 
 
-def _pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     """``tensor`` as non-empty 1-D pieces of at most ``limit`` elements, in any order; views where strides allow."""
     if tensor.numel() == 0:
         return
@@ -77,10 +78,10 @@ def _pieces(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     else:
         slices = max(1, limit * dense.shape[0] // dense.numel())
         for part in torch.split(dense, slices) if slices > 1 else dense.unbind():
-            yield from _pieces(part, limit)
+            yield from pieces(part, limit)
 
 
-def _as_float32(piece: torch.Tensor, divisor: float) -> torch.Tensor:
+def as_float32(piece: torch.Tensor, divisor: float) -> torch.Tensor:
     if divisor != 1.0 or piece.dtype == torch.float64:
         limit = torch.finfo(torch.float32).max
         wide = piece.to(torch.float64)
@@ -94,7 +95,7 @@ def _measure_piece(x: torch.Tensor, *, histogram: bool) -> Row:
     absmax = magnitude.amax()
     if x.device.type == "cpu" and int(absmax) < INFINITY_BITS:
         # CPU memory is read without waiting, and masking costs more than all the rest.
-        nans = infs = torch.zeros((), dtype=torch.int64)
+        nans = infs = torch.zeros((), dtype=torch.int64, device=x.device)
     else:
         nans, infs = (magnitude > INFINITY_BITS).sum(), (magnitude == INFINITY_BITS).sum()
         finite = magnitude < INFINITY_BITS
@@ -110,13 +111,13 @@ def _measure_piece(x: torch.Tensor, *, histogram: bool) -> Row:
     values = (x.numel() - nonzero - nans - infs, nans, infs, total, doubles.square_().sum(), absmax, -absmin)
     if x.device.type == "cpu":
         # Through Python it takes a quarter of the time.
-        statistics = torch.tensor([value.item() for value in values], dtype=torch.float64)
+        statistics = torch.tensor([value.item() for value in values], dtype=torch.float64, device=x.device)
     else:
         statistics = torch.stack([value.to(torch.float64) for value in values])
-    return Row(x.numel(), statistics, _histogram(rank) if histogram else None)
+    return Row(x.numel(), statistics, histogram_of_ranks(rank) if histogram else None)
 
 
-def _histogram(rank: torch.Tensor) -> torch.Tensor:
+def histogram_of_ranks(rank: torch.Tensor) -> torch.Tensor:
     bins = (rank >> 22) + 1
     # bincount reads the largest bin back to the host, which on other devices would wait.
     return torch.bincount(bins, minlength=BINS + 1)[1:] if bins.device.type == "cpu" else _scattered_ones(bins)
@@ -162,3 +163,38 @@ def summarize(tensor_or_tensors: torch.Tensor | Iterable[torch.Tensor], *, scale
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ValueError(f"summarize takes floating-point tensors, got {kind}")
     return Summary.merged(row_summary(measure(tensor, histogram=True, divisor=scale)) for tensor in tensors)
+
+
+class Reference:
+    """The variant in plain torch, for every device."""
+
+    name = "torch"
+    samples_histogram = False
+
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
+        """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
+        return _Plan(self, tuple(at))
+
+    def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
+        """Merge the statistics of ``tensor`` into one row."""
+        row = measure(tensor, histogram=hist is not None)
+        zeros, nans, infs, total, squares, absmax, minus_absmin = row.statistics.unbind()
+        adding = torch.stack([zeros, nans, infs]).to(torch.int64)
+        words[: WordAt.ABSMAX] += adding
+        extremes = torch.stack([absmax, minus_absmin + INFINITY_BITS]).to(torch.int64)
+        torch.maximum(words[WordAt.ABSMAX : WordAt.SUM], extremes, out=words[WordAt.ABSMAX : WordAt.SUM])
+        words[WordAt.SUM : WordAt.ELEMENTS].view(torch.float64).add_(torch.stack([total, squares]))
+        words[WordAt.ELEMENTS] += row.elements
+        words[WordAt.TENSORS] += 1
+        if hist is not None and row.hist is not None:
+            hist += row.hist.to(torch.int32)
+            words[WordAt.SAMPLED] += row.elements
+
+
+class _Plan:
+    def __init__(self, variant: Reference, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
+
+    def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
+        for at, tensor in zip(self._at, tensors, strict=True):
+            self._variant.measure(tensor, rows.words[at], rows.hist[at] if histogram else None)

@@ -1,0 +1,1 @@
+"""What recorders cost a training: the measurements behind ``floatscope bench``. Importing this imports no torch."""

@@ -1,0 +1,429 @@
+"""The rows of one device: which tensor's statistics go where, and how they leave for the host at the end of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from floatscope._placement import WHOLE, Placement
+from floatscope._ring import Extent, Ring
+from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
+from floatscope._streams import Streams
+from floatscope._summary import BINS, Floats
+
+__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
+
+_NUMBERS = 64
+"""Places for scalars to begin with: 512 bytes that always travel."""
+_PLANS = 16
+"""Plans kept: a plan belongs to a list of rows, and a training repeats a few of those."""
+_WORD = 8
+_ROW_HIST = 4 * BINS
+
+
+class Slot(NamedTuple):
+    """A scalar that lies on a device, to be fetched with the rows."""
+
+    device: torch.device
+    place: int
+
+
+Scalar = float | Slot
+
+
+class FromAmax(NamedTuple):
+    """A scale that follows from the largest magnitude in the row that it belongs to."""
+
+    power_of_two: bool
+
+
+class Part(NamedTuple):
+    """What is known of a row without its numbers: whose statistics it holds, merged on the device."""
+
+    kind: str
+    layer: int
+    row: int
+    format: str
+    loss_scaled: bool
+    """The tensors carried the loss scale when they were measured."""
+    cast_scale: Scalar | FromAmax = 1.0
+    """Factor at the cast that comes, on top of a loss scale."""
+    placement: Placement = WHOLE
+    in_norm: bool = True
+    """Belongs to the gradient norm: False for evaluations of a closure that a later one replaced."""
+    bound: int = 0
+    """Most elements that lists of gradients put into the row, however many of them are read."""
+
+
+class PartList(NamedTuple):
+    """Parts by row; their rows by kind and layer; the row after the last."""
+
+    parts: dict[int, Part]
+    opened: dict[tuple[str, int], int]
+    end: int
+
+
+class Arrival(NamedTuple):
+    """What came from a device: its used rows, and its scalars (float64 [n])."""
+
+    rows: RowValues
+    numbers: Floats
+
+
+class Transit(Protocol):
+    """A device's rows on their way to the host."""
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory, in bytes."""
+
+    @property
+    def lost(self) -> str | None:
+        """Why the rows, but not the scalars, were left behind."""
+
+    def ready(self) -> bool:
+        """Whether ``resolve`` would not wait."""
+
+    def resolve(self) -> Arrival:
+        """The values; the host memory goes back. Waits for the copy. At most once."""
+
+
+class Route(NamedTuple):
+    """How rows leave a device: through a ring made for so many of them, in the order of its streams."""
+
+    ring: Callable[[int], Ring]
+    streams: Streams
+
+
+class DeviceRows:
+    """Rows of one device, each in the same place in every step, and the parts of the step in progress.
+
+    Without a ``route`` the device is the host, and what it holds is simply copied.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        variant: Variant,
+        *,
+        capacity: int,
+        route: Route | None = None,
+    ) -> None:
+        self.device = device
+        self.variant = variant
+        self._route = route
+        self._ring = route.ring(capacity) if route is not None else None
+        self.streams = route.streams if route is not None else None
+        self._rows = Rows(capacity, device, numbers=_NUMBERS)
+        self._places: dict[tuple[str, int, int], int] = {}
+        self._views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._slots: dict[int, torch.Tensor] = {}
+        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts: dict[int, Part] = {}
+        """By row."""
+        self._put: list[PartList] = []
+        """Lists that are not among the parts yet: most steps need nothing else."""
+        self._open: dict[tuple[str, int], int] = {}
+        """The row that the next tensor of a kind and layer may merge into."""
+        self._parallel: dict[tuple[str, int], int] = {}
+        """Rows of a kind and layer in this step, where it takes more than one."""
+        self._elements: dict[int, int] = {}
+        self._lists: bool | None = None
+        """Of the lists that were put so far: whether they carried the loss scale."""
+        self._apart = False
+        """Whether a gradient began a part of its own."""
+        self._used = 0
+        self._numbers = 0
+
+    @property
+    def kept(self) -> int:
+        """Scalars of this step."""
+        return self._numbers
+
+    def reserve(self, kind: str, layers: Sequence[int]) -> None:
+        """Give ``layers`` the first rows, so that little travels where only they are read."""
+        for layer in layers:
+            self._place(kind, layer, 0)
+
+    def parts(self) -> list[Part]:
+        """Those of the step in progress."""
+        if len(self._put) == 1 and not self._parts:
+            return list(self._put[0].parts.values())
+        self._settle()
+        return list(self._parts.values())
+
+    def _settle(self) -> None:
+        for listed in self._put:
+            self._parts.update(listed.parts)
+            self._open.update(listed.opened)
+        self._put.clear()
+
+    def _open_part(self, kind: str, layer: int) -> Part | None:
+        if self._put:
+            self._settle()
+        row = self._open.get((kind, layer))
+        return None if row is None else self._parts[row]
+
+    def part_for(
+        self,
+        kind: str,
+        layer: int,
+        elements: int,
+        *,
+        limit: int,
+        format_: str,
+        loss_scaled: bool,
+        placement: Placement = WHOLE,
+    ) -> Part:
+        """The part that a tensor of ``elements`` joins, or a new one where it must be kept apart."""
+        part = self._open_part(kind, layer)
+        if part is not None and part.loss_scaled == loss_scaled and part.placement == placement:
+            total = self._elements.get(part.row, part.bound) + elements
+            if total <= limit:
+                self._elements[part.row] = total
+                return part
+        number = self._parallel.get((kind, layer), -1 if part is None else 0) + 1
+        self._parallel[kind, layer] = number
+        self._apart |= kind == "grad"
+        part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
+        self._elements[part.row] = elements
+        self.put(part)
+        return part
+
+    def put(self, part: Part) -> None:
+        """Begin ``part``, or replace what is known of it."""
+        self._parts[part.row] = part
+        self._open[part.kind, part.layer] = part.row
+        self._used = max(self._used, part.row + 1)
+
+    def put_list(self, listed: PartList, *, loss_scaled: bool) -> bool:
+        """Begin, or go on with, all of ``listed`` at once.
+
+        False where one of them must be kept apart from what was read of its layer.
+        """
+        if self._apart or self._lists not in (None, loss_scaled):
+            self._settle()
+            if any(key in self._open or key in self._parallel for key in listed.opened):
+                return False
+        self._lists = loss_scaled
+        self._put.append(listed)
+        self._used = max(self._used, listed.end)
+        return True
+
+    def close_parts(self, kind: str, layers: set[int]) -> None:
+        """What is read of them from now on replaces what was read so far, in the norm."""
+        self._apart = True
+        for layer in layers:
+            part = self._open_part(kind, layer)
+            if part is not None:
+                self._parts[part.row] = part._replace(in_norm=False)
+                self._parallel.setdefault((kind, layer), 0)
+                del self._open[kind, layer]
+
+    def discard(self, part: Part) -> None:
+        """Forget a part whose row holds nobody knows what; the next tensor begins another row."""
+        self._settle()
+        self._parts.pop(part.row, None)
+        if self._open.get((part.kind, part.layer)) == part.row:
+            del self._open[part.kind, part.layer]
+        self._parallel.setdefault((part.kind, part.layer), 0)
+        self._apart = True
+
+    def place(self, kind: str, layer: int) -> int:
+        """The first row of a kind and layer."""
+        return self._place(kind, layer, 0)
+
+    def _place(self, kind: str, layer: int, number: int) -> int:
+        key = (kind, layer, number)
+        row = self._places.get(key)
+        if row is None:
+            row = self._places[key] = len(self._places)
+            if row >= self._rows.capacity:
+                self._grow(2 * self._rows.capacity, len(self._rows.numbers))
+        return row
+
+    def _grow(self, capacity: int, numbers: int) -> None:
+        if self.streams is not None:
+            self.streams.join()
+        before = self._rows
+        self._rows = Rows(capacity, self.device, numbers=numbers)
+        self._rows.numbers[: len(before.numbers)] = before.numbers
+        self._rows.words[: before.capacity] = before.words
+        self._rows.hist[: before.capacity] = before.hist
+        self._views.clear()
+        self._slots.clear()
+        if self._route is not None and capacity > before.capacity:
+            # What is under way keeps its memory.
+            self._ring = self._route.ring(capacity)
+        if self.streams is not None:
+            self.streams.cleared()
+
+    def _view(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        view = self._views.get(row)
+        if view is None:
+            view = self._views[row] = (self._rows.words[row], self._rows.hist[row])
+        return view
+
+    def measure(self, tensor: torch.Tensor, row: int, *, histogram: bool) -> None:
+        """Merge the statistics of ``tensor`` into ``row`` now, in the order of the current stream."""
+        if self.streams is not None:
+            self.streams.enter()
+        words, hist = self._view(row)
+        self.variant.measure(tensor, words, hist if histogram else None)
+
+    def run(self, at: tuple[int, ...], tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
+        """The same for many: ``tensors[i]`` into row ``at[i]``."""
+        if self.streams is not None:
+            self.streams.enter()
+        plan = self._plans.get(at)
+        if plan is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.pop(next(iter(self._plans)))
+            plan = self._plans[at] = self.variant.plan(at)
+        plan.run(self._rows, tensors, histogram=histogram)
+
+    def keep(self, value: torch.Tensor, into: Scalar | None = None) -> Slot:
+        """A copy of a one-element tensor on this device; in the place of ``into``, if that is here."""
+        if isinstance(into, Slot) and into.device == self.device:
+            slot = into
+        else:
+            if self._numbers == len(self._rows.numbers):
+                self._grow(self._rows.capacity, 2 * self._numbers)
+            slot = Slot(self.device, self._numbers)
+            self._numbers += 1
+        if self.streams is not None:
+            self.streams.enter()
+        self.slot(slot.place).copy_(value.detach().reshape(()))
+        return slot
+
+    def slot(self, place: int) -> torch.Tensor:
+        """A scalar of this step: float64 [], to be changed in place."""
+        view = self._slots.get(place)
+        if view is None:
+            view = self._slots[place] = self._rows.numbers[place]
+        return view
+
+    def adopt(self, parts: Sequence[tuple[Part, torch.Tensor, torch.Tensor | None]], *, histogram: bool) -> None:
+        """Take over rows that others wrote (words int64 [10], hist int32 [512]), and clear theirs."""
+        if not parts:
+            return
+        if self.streams is not None:
+            self.streams.enter()
+        # Beyond the rows in use all are clear, whoever has a place there in other steps.
+        first = self._used
+        if first + len(parts) > self._rows.capacity:
+            self._grow(2 * (first + len(parts)), len(self._rows.numbers))
+        end = first + len(parts)
+        self._rows.words[first:end] = torch.stack([words for _, words, _ in parts])
+        counted = [(first + number, hist) for number, (_, _, hist) in enumerate(parts) if hist is not None]
+        if histogram and counted:
+            rows = [self._rows.hist[row] for row, _ in counted]
+            torch._foreach_copy_(rows, [hist for _, hist in counted])
+        torch._foreach_zero_([words for _, words, _ in parts] + [hist for _, hist in counted])
+        self._parts.update({first + n: part._replace(row=first + n) for n, (part, _, _) in enumerate(parts)})
+        self._used = end
+
+    def send(self, *, histogram: bool) -> Transit | None:
+        """Start what the step has written on its way, and clear it. None when there is nothing, or no room for it."""
+        used, numbers = self._used, self._numbers
+        if not used and not numbers:
+            return None
+        rows = self._rows
+        end = len(rows.numbers) + used * len(WORDS)
+        histogram = histogram and used > 0
+        try:
+            if self._ring is None:
+                hist = rows.hist[:used].numpy().view(np.uint32).copy() if histogram else None
+                transit: Transit | None = _Here(rows.block[:end].numpy().copy(), hist, len(rows.numbers))
+                rows.block[:end].zero_()
+                if histogram:
+                    rows.hist[:used].zero_()
+                return transit
+            assert self.streams is not None, "a device that is copied from has streams"
+            self.streams.join()
+            transit = self._copied(end, used, histogram=histogram)
+            rows.block[:end].zero_()
+            if histogram:
+                rows.hist[:used].zero_()
+            event = self.streams.cleared()
+            if transit is not None:
+                transit.event = event
+            return transit
+        finally:
+            self._begin()
+
+    def _copied(self, end: int, used: int, *, histogram: bool) -> _Copying | None:
+        assert self._ring is not None, "the caller has asked"
+        rows, hist_bytes = self._rows, used * _ROW_HIST if histogram else 0
+        numbers = len(rows.numbers)
+        extent = self._ring.take(end * _WORD + hist_bytes)
+        lost = None
+        if extent is None:
+            lost, end, hist_bytes = "transfer_full", numbers, 0
+            extent = self._ring.take(end * _WORD)
+            if extent is None:
+                return None
+        extent.host[:end].copy_(rows.block[:end], non_blocking=True)
+        if hist_bytes:
+            extent.host[end:].view(torch.int32).view(used, BINS).copy_(rows.hist[:used], non_blocking=True)
+        return _Copying(extent, end, numbers, lost)
+
+
+def _arrival(block: NDArray[np.int64], hist: NDArray[np.uint32] | None, numbers: int) -> Arrival:
+    return Arrival(RowValues(block[numbers:].reshape(-1, len(WORDS)), hist), block[:numbers].view(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """Rows that are on the host already."""
+
+    block: NDArray[np.int64]
+    hist: NDArray[np.uint32] | None
+    numbers: int
+    lost: None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.block.nbytes + (self.hist.nbytes if self.hist is not None else 0)
+
+    def ready(self) -> bool:
+        return True
+
+    def resolve(self) -> Arrival:
+        return _arrival(self.block, self.hist, self.numbers)
+
+
+class _Copying:
+    """Rows on their way into a piece of the ring, which goes back when they were read or nobody wants them."""
+
+    def __init__(self, extent: Extent, end: int, numbers: int, lost: str | None) -> None:
+        self._extent = extent
+        self._end = end
+        self._numbers = numbers
+        self.lost = lost
+        self.nbytes = extent.host.nbytes
+        self.event: torch.Event | None = None
+
+    def ready(self) -> bool:
+        return self.event is None or bool(self.event.query())
+
+    def resolve(self) -> Arrival:
+        if self.event is not None:
+            self.event.synchronize()
+        host = self._extent.host.numpy()
+        hist = host[self._end :].view(np.uint32).reshape(-1, BINS).copy() if len(host) > self._end else None
+        arrival = _arrival(host[: self._end].copy(), hist, self._numbers)
+        self._extent.give_back()
+        return arrival
+
+    def __del__(self) -> None:
+        # A copy that is still under way is followed, on its stream, by whatever is copied into the same memory next.
+        self._extent.give_back()

@@ -1,0 +1,52 @@
+"""Which elements of a tensor can be measured, and why some cannot."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from floatscope._operands import format_of
+
+__all__ = ["local_part", "stored_format", "stored_values", "why_not"]
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_formats: dict[torch.dtype, str | None] = {}
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of ``tensor``. No collective operation."""
+    # Importing DTensor takes over a second; without the import there is none.
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is None or not isinstance(tensor, distributed.DTensor):
+        # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
+        part = getattr(tensor, "ds_tensor", None)
+        return part if isinstance(part, torch.Tensor) else tensor
+    local: torch.Tensor = tensor.to_local()
+    return local
+
+
+def stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sparse tensor the elements that it stores.
+
+    Rows of a gradient that occur twice are not added up first: coalescing would wait for the device.
+    """
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    return tensor.values() if tensor.layout in _COMPRESSED else tensor
+
+
+def stored_format(dtype: torch.dtype) -> str | None:
+    """Name of the format that ``dtype`` stores; None for a dtype that is not observed."""
+    if dtype not in _formats:
+        _formats[dtype] = format_of(dtype)
+    return _formats[dtype]
+
+
+def why_not(tensor: torch.Tensor) -> str:
+    """Why ``tensor`` cannot be measured; empty when it can."""
+    if tensor.device.type == "meta":
+        return "a tensor on the meta device has no values"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
+    return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"

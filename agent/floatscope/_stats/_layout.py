@@ -1,0 +1,76 @@
+"""Where the elements of tensors lie, and whether that is still so a step later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from floatscope._stats._reference import pieces
+
+__all__ = ["Layouts", "spans"]
+
+_COPIED = 1 << 24
+"""Elements of a strided tensor that are copied at once."""
+
+
+def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """``tensor`` as parts whose elements follow one another in memory, in some order.
+
+    A dense tensor is one part, whatever the order of its strides. The elements of a really strided one are copied,
+    16M of them at a time, so that temporary memory stays bounded; no part shares memory with the tensor then. At least
+    one part, which may be empty. No host synchronisation.
+    """
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.numel() == 0 or _dense(tensor):
+        yield tensor
+    else:
+        yield from (piece.contiguous() for piece in pieces(tensor, _COPIED))
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() or (
+        tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True)).is_contiguous()
+    )
+
+
+class Layouts:
+    """What a launch depends on: addresses, dtypes, sizes and strides of ``tensors``, none of which is kept alive.
+
+    All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
+    longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
+    end. ``fixed`` says that only addresses can change. That is so for what autograd leaves in ``.grad``: it has the
+    dtype and shape of its parameter, it is dense, for autograd copies what is not, and another order of its strides
+    means the same elements.
+
+    This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
+    checks its inputs with) take as long as reading two attributes in Python.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
+        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        self._guards = None if fixed else _guards(tensors)
+        self._described = None if fixed or self._guards is not None else _described(tensors)
+
+    def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""
+        if list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
+            return False
+        if self._guards is not None:
+            return bool(self._guards.check(*tensors))
+        return self._described is None or _described(tensors) == self._described
+
+
+def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, and so not the same in every torch)
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    try:
+        make: Any = torch._C._dynamo.guards.TensorGuards
+        return make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
+    return [(t.dtype, t.shape, t.stride()) for t in tensors]

@@ -1,0 +1,55 @@
+"""Names of layers: one for each module of a run, whichever rank has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from floatscope import wire
+from floatscope_server.models import LayerRow
+from floatscope_server.store.ledger import KnownRun, KnownWriter, operands_json
+
+__all__ = ["named_apart", "upsert_layers"]
+
+
+def named_apart(run: KnownRun, writer: KnownWriter, layer: wire.Layer, table: Mapping[int, wire.Layer]) -> wire.Layer:
+    """``layer`` under the name that it has in the run: its own, or NAME@rankN where another rank means another module.
+
+    Stages of a pipeline may all call their first module "0". What has the same name and another number of parameters
+    on another rank of the same attempt is another module.
+    """
+    apart = f"{layer.name}@rank{writer.rank}"
+    if apart in run.names:
+        return msgspec.structs.replace(layer, name=apart)
+    index = run.names.get(layer.name)
+    if index is None or table[index].parameters == layer.parameters:
+        return layer
+    # A later attempt may have changed the model: then the first of its ranks says what the name means.
+    others = any(w.attempt == writer.attempt and w.rank != writer.rank for w in run.writers.values())
+    return msgspec.structs.replace(layer, name=apart) if others else layer
+
+
+def upsert_layers(connection: Connection, run: KnownRun, layers: Sequence[wire.Layer]) -> None:
+    """Write ``layers``, which have the run's numbers."""
+    statement = upsert(LayerRow)
+    renewed = ("module_type", "parameters", "order_no", "operands")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
+        ),
+        [
+            {
+                "run_id": run.id,
+                "idx": layer.index,
+                "name": layer.name,
+                "module_type": layer.module_type,
+                "parameters": layer.parameters,
+                "order_no": layer.order,
+                "operands": operands_json(layer),
+            }
+            for layer in layers
+        ],
+    )

@@ -1,0 +1,215 @@
+"""Rows leave through a bounded ring: nothing waits for it, a full one costs rows, memory comes back."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import floatscope
+from floatscope import Scope
+from floatscope._guard import Guard
+from floatscope._memory import MemorySink
+from floatscope._record import LostRecord, RecordLostError
+from floatscope._recorder import Recorder, ring_bytes
+from floatscope._ring import Extent, Ring
+from tests.agent.rows_on_the_host import OneStream, Runs, means, on_the_host
+
+Attach = Callable[..., tuple[Scope, MemorySink]]
+
+EVERY = floatscope.Config(activations_every=1, histograms_every=1, weights_every=1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 9)), max_size=80))
+def test_pieces_in_use_never_overlap_and_all_come_back(orders: list[tuple[int, int]]) -> None:
+    ring = Ring(1024, reserve=64, allocate=on_the_host)
+    held: list[tuple[Extent, int]] = []
+    for number, (nbytes, later) in enumerate(orders):
+        for extent, due in list(held):
+            if due <= number:
+                assert (extent.host == due * 1000 + len(extent.host)).all(), "somebody else wrote here"
+                extent.give_back()
+                held.remove((extent, due))
+        taken = ring.take(nbytes)
+        if taken is None:
+            assert held, "an empty ring has room for this"
+            continue
+        assert 8 * len(taken.host) >= nbytes
+        taken.host.fill_((number + later) * 1000 + len(taken.host))
+        held.append((taken, number + later))
+    for extent, _ in held:
+        extent.give_back()
+    assert ring.take(1024) is None, "the reserve is for small things"
+    assert ring.take(1024 - 64) is not None
+
+
+def test_the_reserve_is_left_to_small_things() -> None:
+    ring = Ring(800, reserve=80, allocate=on_the_host)
+    assert ring.take(720) is not None
+    assert ring.take(81) is None
+    assert ring.take(80) is not None
+    assert ring.take(8) is None
+
+
+def test_the_size_of_a_ring_is_bounded() -> None:
+    assert ring_bytes(10**9) == 64 << 20
+    assert ring_bytes(1) < 1 << 20
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, scope: Scope) -> None:
+    optimizer.zero_grad()
+    loss = model(torch.ones(3, 4)).square().sum()
+    loss.backward()
+    optimizer.step()
+    scope.step(loss=loss)
+
+
+def test_a_step_is_the_same_through_a_ring_as_without(attach: Attach) -> None:
+    records = []
+    for options in ({}, {"_means": means()}):
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scope, sink = attach(model, optimizer, config=EVERY, **options)
+        for _ in range(3):
+            step(model, optimizer, scope)
+        records.append(sink.records())
+    for plain, through in zip(*records, strict=True):
+        assert [rows.kind for rows in plain.summaries] != []
+        assert sorted(rows.kind for rows in plain.summaries) == sorted(rows.kind for rows in through.summaries)
+        for rows in plain.summaries:
+            other = next(r for r in through.summaries if r.kind == rows.kind)
+            assert rows.layers.tolist() == other.layers.tolist()
+            assert rows.hist is not None
+            assert other.hist is not None
+            assert rows.hist.tolist() == other.hist.tolist()
+            for name, values in rows.fields.items():
+                assert values.tobytes() == other.fields[name].tobytes(), name
+
+
+def test_a_record_is_ready_when_its_copy_has_arrived(attach: Attach) -> None:
+    model, streams = make_model(), OneStream(at_once=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, _means=means(streams=streams))
+    step(model, optimizer, scope)
+    [pending] = sink.pending
+    assert not pending.ready()
+    streams.arrive()
+    assert pending.ready()
+    assert not any(event.waited for event in streams.events), "the training waited"
+
+
+def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # Ten rows with histograms take 21 KB, the scalars of a step 512 bytes.
+    ring = Ring(24 << 10, reserve=1 << 10, allocate=on_the_host)
+    scope, sink = attach(model, optimizer, _means=means(ring=ring), config=EVERY, updates_every=0)
+    for _ in range(8):
+        step(model, optimizer, scope)
+    full = sink.pending[0].resolve()
+    assert full.summaries
+    rest = [pending.resolve() for pending in sink.pending[1:4]]
+    for record in rest:
+        assert record.summaries == ()
+        assert record.scalars["loss"] > 0, "scalars are small"
+        assert [(e.kind, e.detail) for e in record.events if e.kind != "coverage"] == [
+            ("rows_lost", {"reason": "transfer_full"})
+        ]
+    lost = sink.pending[-1]
+    assert isinstance(lost, LostRecord)
+    with pytest.raises(RecordLostError, match="transfer_full"):
+        lost.resolve()
+    # What was resolved, and what nobody wants any more, gives its memory back.
+    sink.pending.clear()
+    gc.collect()
+    step(model, optimizer, scope)
+    assert sink.pending[-1].resolve().summaries
+
+
+def test_a_device_that_is_lost_costs_its_steps_and_not_the_training(
+    attach: Attach, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lost(OneStream):
+        def join(self) -> None:
+            raise RuntimeError("the device is lost")
+
+    Guard.reraise = False
+    caplog.set_level(logging.CRITICAL, "floatscope")
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    streams: list[OneStream] = [Lost(), OneStream()]
+    scope, sink = attach(model, optimizer, _means=means(streams=streams[0]))
+    for _ in range(2):
+        step(model, optimizer, scope)
+    assert [type(pending) for pending in sink.pending] == [LostRecord] * 2
+    assert sum(len(pending.layers) for pending in sink.pending) >= 2, "names are kept"
+
+
+def test_rows_and_scalars_grow_beyond_what_was_expected(attach: Attach) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, config=EVERY)
+    rows = scope._recorder.rows_on(torch.device("cpu"))
+    for number in range(200):
+        rows.keep(torch.tensor(float(number)))
+        rows.place("act", 100 + number)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert rows.slot(150).item() == 150.0
+    scope.step()
+    for kind in ("act", "act_in", "act_grad", "grad", "weight"):
+        assert sink.row(0, kind, "4") is not None
+
+
+def test_rows_of_others_are_collected_and_cleared(attach: Attach) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, histograms_every=1, activations_every=0)
+    words, hist = torch.zeros(10, dtype=torch.int64), torch.zeros(512, dtype=torch.int32)
+    unused = torch.zeros(10, dtype=torch.int64)
+
+    def collect(recorder: Recorder) -> None:
+        recorder.adopt("act", 0, words, hist, format_="bf16", cast_scale=2.0)
+        recorder.adopt("act", 1, unused, None, format_="bf16")
+
+    scope._recorder.collectors.append(collect)
+    tensor = torch.tensor([1.0, -2.0, 0.0])
+    for _ in range(2):
+        Runs().measure(tensor, words, hist)
+        step(model, optimizer, scope)
+        assert not words.any()
+        assert not hist.any()
+    for number in range(2):
+        row = sink.row(number, "act", "0")
+        assert row is not None
+        assert (row["count"], row["absmax"], row["sum"], row["scale"]) == (3, 2.0, -1.0, 2.0)
+        counts = sink.hist(number, "act", "0")
+        assert counts is not None
+        assert counts.sum() == 2
+        assert sink.row(number, "act", "2") is None
+        assert sink.row(number, "grad", "2") is not None
+
+
+def test_a_collector_that_raises_costs_what_it_would_have_brought(attach: Attach) -> None:
+    Guard.reraise = False
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer)
+
+    def broken(recorder: Recorder) -> None:
+        raise RuntimeError("not mine")
+
+    scope._recorder.collectors.append(broken)
+    step(model, optimizer, scope)
+    assert sink.row(0, "grad", "0") is not None
