@@ -11,13 +11,14 @@ import torch
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
 from floatscope._blocks import FIGURES, block_figures
+from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
 from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
-from floatscope._own_ops import OwnOperations
+from floatscope._own_ops import OwnOperations, capturing
 from floatscope._placement import Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
@@ -35,8 +36,10 @@ _collecting = Guard("rows were collected")
 
 _RING_BYTES = 64 << 20
 """Most pinned memory for one device."""
+_RING_LEAST_BYTES = 4 << 20
+"""Enough for a small model of a thousand steps a second: the sender looks five times a second."""
 _RING_STEPS = 64
-"""Steps without histograms that may be under way to the sender, which looks five times a second."""
+"""Steps without histograms that may be under way to the sender."""
 _RING_HISTOGRAMS = 8
 _RING_RESERVE = 64 << 10
 """For the scalars of steps whose rows find no room."""
@@ -49,7 +52,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def ring_bytes(rows: int) -> int:
     """Pinned memory for the transfers of up to ``rows`` rows a step."""
     wanted = rows * (_RING_STEPS * _ROW_BYTES + _RING_HISTOGRAMS * _HIST_BYTES)
-    return min(_RING_BYTES, 2 * _RING_RESERVE + wanted)
+    return min(_RING_BYTES, max(_RING_LEAST_BYTES, wanted))
 
 
 def _off_the_host(device: torch.device) -> bool:
@@ -71,6 +74,10 @@ class Means:
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
     route: Callable[[torch.device], Route | None] = _route
     """None where rows need not be transferred."""
+    capturing: Callable[[], bool] = capturing
+    """Whether a CUDA graph is being captured."""
+    captures: Callable[[torch.device], bool] = _off_the_host
+    """Whether graphs can be captured on a device."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -131,7 +138,9 @@ class Recorder:
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
-        self.collectors: list[Callable[[Recorder], None]] = []
+        self.capturing = self._means.capturing
+        self.captured = CapturedRows(self._means.variant)
+        self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
 
@@ -159,7 +168,19 @@ class Recorder:
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
+            if self._means.captures(device):
+                self.captured.reserve(device, capacity)
         return rows
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
+        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same of gradients."""
+        return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
 
     def prepare(self) -> None:
         """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
@@ -202,7 +223,14 @@ class Recorder:
                 self.table.unseen(layer, unmerged)
             tensor = stored_values(local_part(tensor))
             reason = why_not(tensor)
-            if not reason:
+            if not reason and self.capturing():
+                stored = cast.format if cast is not None else stored_format(tensor.dtype)
+                assert stored is not None, "why_not has asked"
+                self.meet(kind, layer, stored, cast, loss_scaled=loss_scaled)
+                captured = CapturedPart(kind, layer, stored, loss_scaled, placement)
+                if not (reason := self.captured.measure(tensor, captured, cast)):
+                    return True
+            elif not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
@@ -246,7 +274,9 @@ class Recorder:
         return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        return type(tensor) in _PLAIN and self._means.batched(tensor.device) and not tensor.is_inference()
+        if type(tensor) not in _PLAIN or self.capturing():
+            return False
+        return self._means.batched(tensor.device) and not tensor.is_inference()
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
@@ -306,6 +336,8 @@ class Recorder:
     def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
         """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
         own = self.buffer.own
+        if self.capturing():
+            return
         names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
         if names[0] in own:
             return
@@ -339,7 +371,9 @@ class Recorder:
                 rows.discard(part)
 
     def flush(self) -> None:
-        """Measure what waits for it."""
+        """Measure what waits for it; after a capture, what was there before."""
+        if self.capturing():
+            return
         for batch in self._batches.values():
             if not batch.waits:
                 continue
@@ -368,7 +402,7 @@ class Recorder:
         *,
         format_: str,
         loss_scaled: bool = False,
-        cast_scale: float | torch.Tensor = 1.0,
+        cast_scale: float | torch.Tensor | FromAmax = 1.0,
         placement: Placement | None = None,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
@@ -403,10 +437,14 @@ class Recorder:
             buffer.lost, buffer.norm = lost, self.ranks.norm
         except BaseException:
             # What the rows hold is not known any more.
-            self._devices.clear()
-            self._batches.clear()
-            self.generation += 1
+            self.release()
             raise
+
+    def release(self) -> None:
+        """Let go of the rows, and of tensors that wait: nothing follows."""
+        self._batches.clear()
+        self._devices.clear()
+        self.generation += 1
 
     def next_step(self) -> StepBuffer:
         """The finished step; a new one begins."""
@@ -414,8 +452,11 @@ class Recorder:
         return finished
 
     def log(self, scalars: Mapping[str, object]) -> None:
-        """Attach the user's scalars to the step in progress; one that is no number costs no other."""
-        for name, value in scalars.items():
+        """Attach the user's scalars to the step in progress; one that is no number costs no other.
+
+        Nothing during a capture, when tensors have no values.
+        """
+        for name, value in scalars.items() if not self.capturing() else ():
             with _logging, OwnOperations():
                 known = encodable(name)
                 self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))

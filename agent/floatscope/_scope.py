@@ -17,6 +17,7 @@ from torch import nn
 from floatscope import wire
 from floatscope._activations import ActivationTap
 from floatscope._alert import Alert, no_reaction
+from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
@@ -84,7 +85,8 @@ class Scope:
         self._gradients.changing = self._before_change
         self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        compiled = compiled_code_tap(self._recorder, model, config)
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             with _preparing:
@@ -101,6 +103,7 @@ class Scope:
         self._closed = False
         self._weights_read = False
         self._warned = False
+        self._due_after_capture = False
         self._coverage_due = config.first_step
         self._coverage_sent: dict[str, _Detail] | None = None
         _attached[model] = self
@@ -122,10 +125,15 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
-        if self._closed:
+        if self._closed or self._recorder.capturing():
             return
         _remove_retired()
         self._activations.begin_forward = None
+        if self._due_after_capture:
+            # Updates that warmed up for the capture: a step without what the replays have written meanwhile.
+            self._due_after_capture, self._recorder.captured.held = False, True
+            self._end_step()
+            self._recorder.captured.held = False
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
         self._end_step()
         self._sampling.reaction.react(self._recorder.buffer.step)
@@ -188,7 +196,8 @@ class Scope:
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
-        if _capturing():
+        if self._recorder.capturing():
+            self._due_after_capture = True
             return
         if not self._warned:
             self._warned = True
@@ -201,15 +210,15 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped and not _capturing():
+        if self._gradients.stepped and not self._recorder.capturing():
             self._end_step()
 
     def _before_update(self) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._read_weights()
 
     def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
@@ -278,17 +287,13 @@ class Scope:
         with _closing:
             self._flush_scalars()
         with _closing:
+            self._recorder.release()
             self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
-
-
-def _capturing() -> bool:
-    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:

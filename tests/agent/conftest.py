@@ -22,6 +22,8 @@ PATCHABLE = (
     (torch.amp.GradScaler, "_unscale_grads_"),
     (torch.amp.GradScaler, "update"),
     (torch.jit._recursive, "create_script_module"),
+    (torch.cuda.graphs, "make_graphed_callables"),
+    (torch.cuda, "make_graphed_callables"),
 )
 
 
