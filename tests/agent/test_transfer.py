@@ -187,7 +187,7 @@ def test_a_ring_grows_with_the_rows() -> None:
     route = Route(made, cast("Streams", OneStream()))
     rows = DeviceRows(torch.device("cpu"), Runs(), capacity=2, route=route)
     for layer in range(9):
-        part = rows.part_for("act", layer, 3, limit=100, format_="fp32", loss_scaled=False, sharded=False)
+        part = rows.part_for("act", layer, 3, limit=100, format_="fp32", loss_scaled=False)
         rows.measure(torch.full((3,), float(layer)), part.row, histogram=False)
     assert sizes == [2, 4, 8, 16]
     transit = rows.send(histogram=False)
