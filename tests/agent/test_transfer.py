@@ -18,9 +18,10 @@ import floatscope
 from floatscope import Scope
 from floatscope._device_rows import DeviceRows, Route
 from floatscope._guard import Guard
+from floatscope._means import ring_bytes
 from floatscope._memory import MemorySink
 from floatscope._record import LostRecord, RecordLostError
-from floatscope._recorder import Recorder, ring_bytes
+from floatscope._recorder import Recorder
 from floatscope._ring import Extent, Ring
 from floatscope._streams import Streams
 from tests.agent.rows_on_the_host import OneStream, Runs, means, on_the_host
@@ -187,7 +188,7 @@ def test_a_ring_grows_with_the_rows() -> None:
     route = Route(made, cast("Streams", OneStream()))
     rows = DeviceRows(torch.device("cpu"), Runs(), capacity=2, route=route)
     for layer in range(9):
-        part = rows.part_for("act", layer, 3, limit=100, format_="fp32", loss_scaled=False, sharded=False)
+        part = rows.part_for("act", layer, 3, limit=100, format_="fp32", loss_scaled=False)
         rows.measure(torch.full((3,), float(layer)), part.row, histogram=False)
     assert sizes == [2, 4, 8, 16]
     transit = rows.send(histogram=False)
