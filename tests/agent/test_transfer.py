@@ -18,9 +18,10 @@ import floatscope
 from floatscope import Scope
 from floatscope._device_rows import DeviceRows, Route
 from floatscope._guard import Guard
+from floatscope._means import ring_bytes
 from floatscope._memory import MemorySink
 from floatscope._record import LostRecord, RecordLostError
-from floatscope._recorder import Recorder, ring_bytes
+from floatscope._recorder import Recorder
 from floatscope._ring import Extent, Ring
 from floatscope._streams import Streams
 from tests.agent.rows_on_the_host import OneStream, Runs, means, on_the_host
