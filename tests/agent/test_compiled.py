@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from importlib import reload
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 import floatscope
-from floatscope import Config, Scope
+from floatscope import Config, Scope, _operators
 from floatscope._memory import MemorySink
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -403,6 +404,12 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
     assert len(sink.records()) == 3
 
 
+def test_reading_gradients_shuns_cuda_graphs() -> None:
+    """A graph for it alone would make torch fail to compile the update that follows."""
+    _operators.readers()
+    assert torch.Tag.cudagraph_unsafe in torch.ops.floatscope.before_update.default.tags
+
+
 def test_steps_end_by_themselves_when_the_update_is_compiled(attach: Attach) -> None:
     model = Model(blocks=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -415,10 +422,6 @@ def test_steps_end_by_themselves_when_the_update_is_compiled(attach: Attach) -> 
 
 
 def test_an_operator_is_there_once(attach: Attach) -> None:
-    from importlib import reload
-
-    from floatscope import _operators
-
     before = _operators.readers()
     model, other = Model(), Model(blocks=1)
     optimizer, scope, sink = watched(attach, model)
