@@ -388,6 +388,7 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
                 scope.step()
         if scope is not None:
             assert scope.coverage["observed"] == scope.coverage["trainable"] == 4
+            assert any("compiled update" in reason for reason in scope.coverage["reasons"])
             scope.close()
         broken, graphs = breaks(), counters["stats"]["unique_graphs"]
         step(3)
@@ -471,3 +472,18 @@ def test_hooks_are_back_after_a_failed_compilation(attach: Attach) -> None:
         torch.compile(model, backend=failing)(X)
     train(model, optimizer, scope, steps=1)
     assert sink.row(0, "act", "embed") is not None
+
+
+def test_clipping_outside_of_a_compiled_update_comes_after_the_reading(attach: Attach) -> None:
+    model = Model(blocks=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer)
+    update = torch.compile(optimizer.step, backend="eager")
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(X) * 100).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        update()
+        scope.step()
+        assert sink.scalar("grad_norm")[-1] == pytest.approx(float(norm))
+    assert not any("compiled update" in reason for reason in scope.coverage["reasons"])
