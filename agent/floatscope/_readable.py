@@ -21,9 +21,18 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     if distributed is None or not isinstance(tensor, distributed.DTensor):
         # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
         part = getattr(tensor, "ds_tensor", None)
-        return part if isinstance(part, torch.Tensor) else tensor
-    local: torch.Tensor = tensor.to_local()
-    return local
+        return _arrived(part if isinstance(part, torch.Tensor) else tensor)
+    return _arrived(tensor.to_local())
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    # The result of a collective that may be under way is a tensor without memory of its own. On a device, what comes
+    # next on the stream waits for it, not the host.
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    if functional is None or not isinstance(tensor, functional.AsyncCollectiveTensor):
+        return tensor
+    arrived: torch.Tensor = tensor.trigger_wait()
+    return arrived
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:
