@@ -22,6 +22,7 @@ from floatscope import Config, Scope, _scope
 from floatscope._guard import Guard, swallowed
 from floatscope._memory import MemorySink
 from floatscope._operands import Operand
+from floatscope._placement import rank_and_world
 from floatscope._record import RecordLostError
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -277,7 +278,7 @@ def test_a_resumed_training_goes_on_at_its_own_step(attach: Attach) -> None:
 def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert _scope._rank_and_world() == (3, 8)
+    assert rank_and_world() == (3, 8)
 
 
 def test_the_description_of_a_run_is_plain_data() -> None:
