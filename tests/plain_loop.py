@@ -91,7 +91,14 @@ def plain_loop(schedule: str, steps: int, *, until_broken: bool = False, recorde
     scope = None
     if recorder is not None:
         scope = floatscope.watch(
-            model, optimizer, scaler=scaler, run="test", _sink=recorder, activations_every=1, weights_every=1
+            model,
+            optimizer,
+            scaler=scaler,
+            run="test",
+            _sink=recorder,
+            activations_every=1,
+            weights_every=1,
+            overhead_budget=0,
         )
     while step < steps and not (until_broken and found.broken):
         for group in optimizer.param_groups:

@@ -4,6 +4,7 @@ import { ApiError, getBlock, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
 import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
+import { looksCloser } from "./data/overhead.js";
 import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
 import { DISAGREEMENTS } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
@@ -197,7 +198,7 @@ export function createController(store) {
       store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
     } else if (message.type === "events") {
       const steps = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "skipped").map((/** @type {{ step: number }} */ event) => event.step);
-      store.set({ skipped: [...new Set([...state.skipped, ...steps])] });
+      store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
       const told = message.events.filter((/** @type {{ kind: string }} */ event) => DISAGREEMENTS.includes(event.kind));
       const { data } = state.detail;
       if (data && told.length > 0) store.set({ detail: { ...state.detail, data: { ...data, ranks_disagree: [...(data.ranks_disagree ?? []), ...told] } } });
@@ -259,6 +260,8 @@ export function createController(store) {
     point: (cursor) => store.set({ cursor }),
     /** @param {string} token */
     signIn: (token) => attempt(() => send("POST", "/api/v1/session", { token }), start),
+    /** Have the agents of the open run read everything for a while. @param {number} steps */
+    lookCloser: (steps) => attempt(() => send("POST", runPath(store.get().route.run, "/focus"), { steps }), () => {}),
     signOut: () => attempt(() => send("DELETE", "/api/v1/session"), start),
     /** @param {string | number} id */
     acknowledge(id) {

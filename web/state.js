@@ -39,6 +39,7 @@ import { followEnd } from "./data/geometry.js";
  * @property {Load<Grid>} heat changed in place; `heatRev` tells
  * @property {number} heatRev
  * @property {number[]} skipped steps
+ * @property {boolean} closer whether the agent reads everything at the moment
  * @property {Load<LayerData>} layer
  * @property {Cursor | null} cursor under the pointer or the keyboard
  * @property {ApiError | null} notice what the last action came back with
@@ -65,6 +66,7 @@ export function initialState(given) {
     heat: IDLE,
     heatRev: 0,
     skipped: [],
+    closer: false,
     layer: IDLE,
     cursor: null,
     notice: null,
@@ -74,7 +76,7 @@ export function initialState(given) {
 }
 
 /** Slots that belong to one run and empty when another is opened. */
-export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: IDLE, heat: IDLE, layer: IDLE, skipped: [], cursor: null, notice: null };
+export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: IDLE, heat: IDLE, layer: IDLE, skipped: [], closer: false, cursor: null, notice: null };
 
 /** @param {State} state @returns {RunItem | null} */
 export function currentRun(state) {

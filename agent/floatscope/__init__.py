@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from floatscope._alert import Alert
     from floatscope._config import Config
     from floatscope._formats import formats
     from floatscope._operands import Operand
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from floatscope._stats import summarize
     from floatscope._summary import Summary
 
-__all__ = ["Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"]
+__all__ = ["Alert", "Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"]
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Alert": "_alert",
     "Config": "_config",
     "Operand": "_operands",
     "Scope": "_scope",

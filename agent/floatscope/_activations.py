@@ -26,7 +26,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["ActivationTap"]
 
-_hooking = Guard("a module's hook ran")
+_hooking = Guard("a module's hook ran", charge="activations")
 
 
 class ActivationTap:
@@ -79,11 +79,12 @@ class ActivationTap:
         if self.begin_forward is not None:
             self.begin_forward()
         buffer = recorder.buffer
-        if not (buffer.activations or buffer.weights):
+        if not (buffer.weights or recorder.wants_outputs):
             return
         with OwnOperations():
             casts = self._coming[layer] = self._announced(layer, module)
-            if buffer.weights and "weight" in casts.operands and layer not in buffer.cast_weights:
+            weighs = buffer.weights and not recorder.capturing()
+            if weighs and "weight" in casts.operands and layer not in buffer.cast_weights:
                 buffer.cast_weights.add(layer)
                 recorder.record("weight", layer, module.weight, cast=casts.operands["weight"], parameter=module.weight)
             if buffer.weights and "weight" in casts.blocks:
@@ -111,7 +112,7 @@ class ActivationTap:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.buffer.activations:
+        if not recorder.wants_outputs:
             return
         self._forward_waits = True
         out = _first_tensor(output)
@@ -177,6 +178,8 @@ class ActivationTap:
             self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
+            return
+        if self._recorder.capturing():
             return
         with OwnOperations():
             self._recorder.count_nonfinite(loss)

@@ -68,6 +68,16 @@ class Batch:
         self._bytes = 0
 
     @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self._rows.device
+
+    @property
+    def kind(self) -> str:
+        """The kind of tensor that has waited longest."""
+        return next(iter(self._waiting.values()))[0].part.kind
+
+    @property
     def waits(self) -> bool:
         """Whether anything waits."""
         return bool(self._waiting)

@@ -1,23 +1,26 @@
 """What copies, pickles and scripts of a watched module are made of: everything but the hooks of ours.
 
 Copying and pickling ask ``__getstate__`` for what a module consists of. Scripting compiles the hooks that it finds
-on a module, and takes only those that are plain functions.
+on a module, and takes only those that are plain functions. ``make_graphed_callables`` refuses a module with a hook,
+though it minds no hook on the modules inside.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Unseen", "conceal"]
+__all__ = ["ROW_ATTRIBUTES", "Unseen", "conceal"]
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks")
+ROW_ATTRIBUTES = ("_floatscope_words", "_floatscope_hist")
+"""Attributes of a module that hold the row which compiled code writes."""
 
 
 class Unseen:
@@ -32,6 +35,8 @@ def conceal() -> Callable[[], None]:
         _undo.append(_replace(nn.Module, "__getstate__", _shown_state(nn.Module.__getstate__)))
         recursive = torch.jit._recursive
         _undo.append(_replace(recursive, "create_script_module", _scripting(recursive.create_script_module)))
+        graphing = _graphing(torch.cuda.graphs.make_graphed_callables)
+        _undo.extend(_replace(owner, "make_graphed_callables", graphing) for owner in (torch.cuda.graphs, torch.cuda))
     token = object()
     _users.append(token)
 
@@ -71,7 +76,9 @@ def _shown_state(inherited: Callable[[nn.Module], Any]) -> Callable[[nn.Module],
         shown = {name: _without_ours(attributes[name]) for name in _TABLES if _has_ours(attributes.get(name))}
         if not shown:
             return state
-        return (attributes | shown, *state[1:]) if isinstance(state, tuple) else attributes | shown
+        # Who has a row has a hook of ours as well.
+        shown = {name: value for name, value in (attributes | shown).items() if name not in ROW_ATTRIBUTES}
+        return (shown, *state[1:]) if isinstance(state, tuple) else shown
 
     return __getstate__
 
@@ -87,17 +94,29 @@ def _without_ours(hooks: dict[int, Any]) -> OrderedDict[int, Any]:
 def _scripting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_script_module(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        with _taken_off(nn_module):
+        with _taken_off(list(nn_module.modules())):
             return original(nn_module, *args, **kwargs)
 
     return create_script_module
 
 
+def _graphing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        given = callables if isinstance(callables, tuple) else (callables,)
+        with _taken_off([module for module in given if isinstance(module, nn.Module)]):
+            return original(callables, *args, **kwargs)
+
+    return make_graphed_callables
+
+
 @contextmanager
-def _taken_off(model: nn.Module) -> Iterator[None]:
-    """Without the hooks of ours on ``model`` and all modules in it; afterwards each is back in its old place."""
-    tables = [m.__dict__[name] for m in model.modules() for name in _TABLES if _has_ours(m.__dict__.get(name))]
+def _taken_off(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Without what is ours on ``modules``; afterwards each hook is back in its old place."""
+    tables = [m.__dict__[name] for m in modules for name in _TABLES if _has_ours(m.__dict__.get(name))]
     whole = [list(hooks.items()) for hooks in tables]
+    attributes = [m.__dict__ for m in modules]
+    rows = [(own, name, own.pop(name)) for own in attributes for name in ROW_ATTRIBUTES if name in own]
     for hooks in tables:
         shown = _without_ours(hooks)
         hooks.clear()
@@ -105,6 +124,8 @@ def _taken_off(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        for own, name, tensor in rows:
+            own[name] = tensor
         for hooks, items in zip(tables, whole, strict=True):
             added = [(key, hook) for key, hook in hooks.items() if key not in dict(items)]
             hooks.clear()

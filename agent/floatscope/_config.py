@@ -19,7 +19,9 @@ __all__ = ["Config", "configured", "disabled_by_environment"]
 class Config:
     """Options of ``floatscope.watch``; ``ValueError`` when a value makes no sense.
 
-    An interval of n observes steps 0, n, 2n, ...; 0 switches that kind of reading off.
+    An interval of n observes steps 0, n, 2n, ...; 0 switches that kind of reading off. To keep within
+    ``overhead_budget`` the agent may double an interval, repeatedly; it never reads more often than the option says,
+    unless somebody asks the server for a closer look.
     """
 
     run: str | None = None
@@ -34,10 +36,12 @@ class Config:
     """Steps between readings of the gradients."""
     activations_every: int = 10
     """Steps between readings of module outputs and of the inputs and output gradients of linear layers."""
+    compiled_outputs: bool = False
+    """Whether code that torch.compile makes shows the outputs of linear layers, which changes that code."""
     weights_every: int = 100
     """Steps between readings of the weights."""
-    updates_every: int | None = None
-    """Steps between comparisons of the weights before and after an update; without it ``weights_every``."""
+    updates_every: int = 100
+    """Steps between comparisons of weights before and after an update, on a sample of each parameter."""
     histograms_every: int = 10
     """Steps between histograms, without which shares of underflow and overflow are not known."""
     queue_records: int = 1024
@@ -48,21 +52,22 @@ class Config:
     """Folder for what the server has not acknowledged; without one FLOATSCOPE_DIR, then the user's state directory."""
     spool_bytes: int = 1 << 30
     """Most bytes that all spools in that folder take together; 0 keeps everything in memory only."""
+    overhead_budget: float = 0.01
+    """Share of the step time that the agent may cost; to keep to it, it reads less often. 0: as the intervals say."""
+    flight_recorder_steps: int = 64
+    """Newest steps kept at full detail, to be stored for good when something breaks; 0 for none."""
+    flight_recorder_bytes: int = 32 << 20
+    """Most host memory that those steps hold, in bytes."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "first_step",
-            "gradients_every",
-            "activations_every",
-            "weights_every",
-            "histograms_every",
-            "spool_bytes",
-        ):
+        intervals = [f.name for f in dataclasses.fields(self) if f.name.endswith("_every")]
+        for name in ("first_step", *intervals, "flight_recorder_steps", "spool_bytes"):
             _require_integer(name, getattr(self, name), least=0)
-        if self.updates_every is not None:
-            _require_integer("updates_every", self.updates_every, least=0)
-        for name in ("queue_records", "queue_bytes"):
+        if not isinstance(self.compiled_outputs, bool):
+            raise ValueError(f"compiled_outputs: expected True or False, got {self.compiled_outputs!r}")
+        for name in ("queue_records", "queue_bytes", "flight_recorder_bytes"):
             _require_integer(name, getattr(self, name), least=1)
+        _require_share("overhead_budget", self.overhead_budget)
         if self.run is not None and not wire.is_run_name(self.run):
             raise ValueError(
                 f"run: {self.run!r} cannot be a run's name; use 1 to {wire.MAX_RUN_NAME} printable characters without "
@@ -75,6 +80,11 @@ class Config:
 def _require_integer(name: str, value: object, *, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
+
+
+def _require_share(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{name}: expected a share from 0 to 1, such as 0.01 for one percent, got {value!r}")
 
 
 def configured(config: Config | None, options: Mapping[str, object], environment: Mapping[str, str]) -> Config:

@@ -11,7 +11,9 @@ from websockets.sync.connection import Connection
 from floatscope import wire
 from floatscope._outbox import Outgoing
 
-__all__ = ["Conversation", "Duties", "Timing"]
+__all__ = ["Conversation", "Duties", "Order", "Timing"]
+
+Order = wire.Focus | wire.Freeze | wire.Alert
 
 _LONGEST_HOLD_S = 60.0
 _HEARTBEATS_S = (0.05, 60.0)
@@ -45,6 +47,8 @@ class Duties:
     """The reason for the end once nothing more will be queued, None before."""
     aborted: Callable[[], bool]
     """Whether to stop at once, whatever is left."""
+    heard: Callable[[Order], None]
+    """Takes what the server says without having been asked. Never blocks."""
 
 
 class Conversation:
@@ -147,6 +151,9 @@ class Conversation:
                 self._take_refusal(message)
             case wire.Refused():
                 return message
+            case wire.Focus() | wire.Freeze() | wire.Alert():
+                self._note_unasked()
+                self._duties.heard(message)
             case _:
                 self._note_unasked()
         return None

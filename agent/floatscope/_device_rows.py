@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
 from floatscope._streams import Streams
 from floatscope._summary import BINS, Floats
 
-__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "Scalar", "Slot", "Transit"]
+__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -60,6 +60,14 @@ class Part(NamedTuple):
     """Most elements that lists of gradients put into the row, however many of them are read."""
 
 
+class PartList(NamedTuple):
+    """Parts by row; their rows by kind and layer; the row after the last."""
+
+    parts: dict[int, Part]
+    opened: dict[tuple[str, int], int]
+    end: int
+
+
 class Arrival(NamedTuple):
     """What came from a device: its used rows, and its scalars (float64 [n])."""
 
@@ -85,10 +93,17 @@ class Transit(Protocol):
         """The values; the host memory goes back. Waits for the copy. At most once."""
 
 
+class Route(NamedTuple):
+    """How rows leave a device: through a ring made for so many of them, in the order of its streams."""
+
+    ring: Callable[[int], Ring]
+    streams: Streams
+
+
 class DeviceRows:
     """Rows of one device, each in the same place in every step, and the parts of the step in progress.
 
-    Without a ``ring`` the device is the host, and what it holds is simply copied; with one it has ``streams``.
+    Without a ``route`` the device is the host, and what it holds is simply copied.
     """
 
     def __init__(
@@ -97,23 +112,25 @@ class DeviceRows:
         variant: Variant,
         *,
         capacity: int,
-        ring: Ring | None = None,
-        streams: Streams | None = None,
+        route: Route | None = None,
     ) -> None:
         self.device = device
         self.variant = variant
-        self.streams = streams
+        self._route = route
+        self._ring = route.ring(capacity) if route is not None else None
+        self.streams = route.streams if route is not None else None
         self._rows = Rows(capacity, device, numbers=_NUMBERS)
         self._places: dict[tuple[str, int, int], int] = {}
         self._views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._slots: dict[int, torch.Tensor] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._ring = ring
         self._begin()
 
     def _begin(self) -> None:
-        self.parts: dict[int, Part] = {}
+        self._parts: dict[int, Part] = {}
         """By row."""
+        self._put: list[PartList] = []
+        """Lists that are not among the parts yet: most steps need nothing else."""
         self._open: dict[tuple[str, int], int] = {}
         """The row that the next tensor of a kind and layer may merge into."""
         self._parallel: dict[tuple[str, int], int] = {}
@@ -136,10 +153,24 @@ class DeviceRows:
         for layer in layers:
             self._place(kind, layer, 0)
 
-    def open_part(self, kind: str, layer: int) -> Part | None:
-        """The part that the next tensor may merge into."""
+    def parts(self) -> list[Part]:
+        """Those of the step in progress."""
+        if len(self._put) == 1 and not self._parts:
+            return list(self._put[0].parts.values())
+        self._settle()
+        return list(self._parts.values())
+
+    def _settle(self) -> None:
+        for listed in self._put:
+            self._parts.update(listed.parts)
+            self._open.update(listed.opened)
+        self._put.clear()
+
+    def _open_part(self, kind: str, layer: int) -> Part | None:
+        if self._put:
+            self._settle()
         row = self._open.get((kind, layer))
-        return None if row is None else self.parts[row]
+        return None if row is None else self._parts[row]
 
     def part_for(
         self,
@@ -153,7 +184,7 @@ class DeviceRows:
         placement: Placement = WHOLE,
     ) -> Part:
         """The part that a tensor of ``elements`` joins, or a new one where it must be kept apart."""
-        part = self.open_part(kind, layer)
+        part = self._open_part(kind, layer)
         if part is not None and part.loss_scaled == loss_scaled and part.placement == placement:
             total = self._elements.get(part.row, part.bound) + elements
             if total <= limit:
@@ -169,39 +200,38 @@ class DeviceRows:
 
     def put(self, part: Part) -> None:
         """Begin ``part``, or replace what is known of it."""
-        self.parts[part.row] = part
+        self._parts[part.row] = part
         self._open[part.kind, part.layer] = part.row
         self._used = max(self._used, part.row + 1)
 
-    def put_list(
-        self, parts: dict[int, Part], opened: dict[tuple[str, int], int], end: int, *, loss_scaled: bool
-    ) -> bool:
-        """Begin, or go on with, all of ``parts`` (by row) at once; ``end`` is the row after the last.
+    def put_list(self, listed: PartList, *, loss_scaled: bool) -> bool:
+        """Begin, or go on with, all of ``listed`` at once.
 
         False where one of them must be kept apart from what was read of its layer.
         """
-        alike = not self._apart and self._lists in (None, loss_scaled)
-        if not alike and any(key in self._open or key in self._parallel for key in opened):
-            return False
+        if self._apart or self._lists not in (None, loss_scaled):
+            self._settle()
+            if any(key in self._open or key in self._parallel for key in listed.opened):
+                return False
         self._lists = loss_scaled
-        self.parts.update(parts)
-        self._open.update(opened)
-        self._used = max(self._used, end)
+        self._put.append(listed)
+        self._used = max(self._used, listed.end)
         return True
 
     def close_parts(self, kind: str, layers: set[int]) -> None:
         """What is read of them from now on replaces what was read so far, in the norm."""
         self._apart = True
         for layer in layers:
-            part = self.open_part(kind, layer)
+            part = self._open_part(kind, layer)
             if part is not None:
-                self.parts[part.row] = part._replace(in_norm=False)
+                self._parts[part.row] = part._replace(in_norm=False)
                 self._parallel.setdefault((kind, layer), 0)
                 del self._open[kind, layer]
 
     def discard(self, part: Part) -> None:
         """Forget a part whose row holds nobody knows what; the next tensor begins another row."""
-        self.parts.pop(part.row, None)
+        self._settle()
+        self._parts.pop(part.row, None)
         if self._open.get((part.kind, part.layer)) == part.row:
             del self._open[part.kind, part.layer]
         self._parallel.setdefault((part.kind, part.layer), 0)
@@ -230,6 +260,9 @@ class DeviceRows:
         self._rows.hist[: before.capacity] = before.hist
         self._views.clear()
         self._slots.clear()
+        if self._route is not None and capacity > before.capacity:
+            # What is under way keeps its memory.
+            self._ring = self._route.ring(capacity)
         if self.streams is not None:
             self.streams.cleared()
 
@@ -295,7 +328,7 @@ class DeviceRows:
             rows = [self._rows.hist[row] for row, _ in counted]
             torch._foreach_copy_(rows, [hist for _, hist in counted])
         torch._foreach_zero_([words for _, words, _ in parts] + [hist for _, hist in counted])
-        self.parts.update({first + n: part._replace(row=first + n) for n, (part, _, _) in enumerate(parts)})
+        self._parts.update({first + n: part._replace(row=first + n) for n, (part, _, _) in enumerate(parts)})
         self._used = end
 
     def send(self, *, histogram: bool) -> Transit | None:

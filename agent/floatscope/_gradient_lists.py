@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
 
-from floatscope._device_rows import Part
+from floatscope._device_rows import Part, PartList
 from floatscope._placement import Placement
 from floatscope._readable import local_part, stored_format, why_not
 from floatscope._recorder import Recorder
@@ -21,7 +21,7 @@ from floatscope._recorder import Recorder
 __all__ = ["GradientList", "GradientLists", "OnDevice"]
 
 _LISTS = 8
-_LOOKED_AT = 8
+_LOOKED_AT = 4
 """Gradients of a list whose dtype and device are looked at in one step, in turn: all of them would cost more than the
 rest. Whatever has another address is looked at by the variant anyway."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -39,14 +39,12 @@ class _Known(NamedTuple):
 
 
 class OnDevice(NamedTuple):
-    """Gradients of one device: ``tensors[i]`` goes to row ``at[i]``; what is known of these rows; their end."""
+    """Gradients of one device: ``tensors[i]`` goes to row ``at[i]``; what is known of these rows."""
 
     device: torch.device
     at: tuple[int, ...]
     tensors: Sequence[torch.Tensor]
-    parts: dict[int, Part]
-    opened: dict[tuple[str, int], int]
-    end: int
+    rows: PartList
 
 
 class GradientList:
@@ -118,9 +116,8 @@ class GradientList:
             here = [(row, tensor) for row, i in zip(whole.at, places, strict=True) if (tensor := local[i]) is not None]
             if here:
                 at, tensors = zip(*here, strict=True)
-                parts = {row: whole.parts[row] for row in at}
-                opened = {(part.kind, part.layer): row for row, part in parts.items()}
-                some.append(OnDevice(whole.device, at, tensors, parts, opened, max(at) + 1))
+                parts = {row: whole.rows.parts[row] for row in at}
+                some.append(OnDevice(whole.device, at, tensors, _listed(parts)))
         return some, frozenset(self._chosen_ids[i] for i in present)
 
     def _as_known(self, place: int, found: Sequence[Any]) -> bool:
@@ -128,12 +125,45 @@ class GradientList:
         return (gradient.dtype, gradient.device) == self._looks[place] and gradient.layout == torch.strided
 
 
+class _OfOptimizer(NamedTuple):
+    """The list of all parameters of an optimizer, which keeps them alive itself."""
+
+    generation: int
+    groups: list[list[torch.Tensor]]
+    parameters: list[torch.Tensor]
+    listed: GradientList
+
+
 class GradientLists:
     """The lists that were read lately."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer] = weakref.WeakKeyDictionary()
         self._lists: dict[tuple[int, int, int, bool], GradientList] = {}
+
+    def of(
+        self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool
+    ) -> tuple[list[torch.Tensor], GradientList | None]:
+        """The parameters of ``optimizer``, and the list that they are known as."""
+        known = self._optimizers.get(optimizer)
+        groups = optimizer.param_groups
+        if (
+            known is not None
+            and known.generation == self._recorder.generation
+            and known.listed.valid
+            and known.listed.loss_scaled == loss_scaled
+            and len(groups) == len(known.groups)
+            and all(_same(group["params"], known.groups[i]) for i, group in enumerate(groups))
+        ):
+            return known.parameters, known.listed
+        self._optimizers.pop(optimizer, None)
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        listed = self.find(parameters, loss_scaled=loss_scaled)
+        if listed is not None:
+            copies = [list(group["params"]) for group in groups]
+            self._optimizers[optimizer] = _OfOptimizer(self._recorder.generation, copies, parameters, listed)
+        return parameters, listed
 
     def find(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
         """The list of exactly these parameters."""
@@ -167,6 +197,8 @@ class GradientLists:
             return
         if len(self._lists) >= _LISTS:
             self._lists.pop(next(iter(self._lists)))
+        if before is not None:
+            before.valid = False
         known = dict(sorted(known.items()))
         listed = GradientList(self._recorder, parameters, known, loss_scaled=loss_scaled)
         self._lists[self._key(parameters, loss_scaled)] = listed
@@ -193,6 +225,11 @@ class GradientLists:
         return _Known(layer, tensor.dtype, tensor.device, placement)
 
 
+def _same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    # Equality of lists would compare tensors where they are not the same.
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
 def _picking(places: list[int]) -> _Pick:
     if len(places) == 1:
         only = places[0]
@@ -215,5 +252,8 @@ def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *,
         at.append(row)
         bound = recorder.table.elements(fact.layer)
         parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, placement=fact.placement, bound=bound))
-    opened = {(part.kind, part.layer): row for row, part in parts.items()}
-    return OnDevice(device, tuple(at), (), parts, opened, max(at) + 1)
+    return OnDevice(device, tuple(at), (), _listed(parts))
+
+
+def _listed(parts: dict[int, Part]) -> PartList:
+    return PartList(parts, {(part.kind, part.layer): row for row, part in parts.items()}, max(parts) + 1)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from floatscope._compiled import CompiledUpdates
 from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
@@ -22,7 +23,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
-_stepping = Guard("an optimizer stepped")
+_stepping = Guard("an optimizer stepped", charge="gradients")
 _reading = Guard("gradients were measured")
 
 
@@ -43,6 +44,8 @@ class GradientTap:
         """The optimizer whose gradients were read last, and the list that they are known as."""
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
+        self._captured: set[int | None] = set()
+        """Optimizers whose update is captured in a CUDA graph, by number; replays run no hook."""
         self._undo: list[Callable[[], None]] = []
         self.begin_update: Callable[[], None] = _nothing
         """Called before an optimizer changes parameters, and before anything is read for that."""
@@ -57,10 +60,14 @@ class GradientTap:
 
     def install(self) -> None:
         """Start observing."""
+        compiled = CompiledUpdates(self._before_compiled_step)
+        self._undo.append(compiled.remove)
         if self._adopting:
+            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
             self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
+            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
             self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
@@ -113,37 +120,49 @@ class GradientTap:
 
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._last = weakref.ref(optimizer), self.read(parameters, loss_scaled=loss_scaled)
+        parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+        self._last = weakref.ref(optimizer), listed
+        self._read_rates(optimizer)
+
+    def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
         index = self.index_of(optimizer)
+        if self._recorder.capturing():
+            self._captured.add(index)
+            return
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index)) if index else 0
         for number, group in enumerate(optimizer.param_groups, start=before):
             name = f"lr/{number}" if number else "lr"
             rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
 
-    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
-        """Measure the gradients of those parameters that are ours and were not read in this step yet.
-
-        The list that ``parameters`` are known as.
-        """
+    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+        """Measure the gradients of those parameters that are ours and were not read in this step yet."""
         listed = self._lists.find(parameters, loss_scaled=loss_scaled)
+        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+
+    def _read_listed(
+        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: bool
+    ) -> None:
+        if self._recorder.capturing():
+            # No table can be filled for a launch of many.
+            self._read_each(parameters, loss_scaled=loss_scaled)
+            return
         found = listed.gradients(parameters) if listed is not None else None
         if listed is not None and found is not None and self._read.isdisjoint(listed.all):
             devices, read = found
             if not self._recorder.buffer.gradients or self._read_list(listed, devices):
                 self._read = self._read | read if self._read else read
-                return listed
+                return
         self._read_each(parameters, loss_scaled=loss_scaled)
         if self._recorder.buffer.gradients and found is None and not backward_runs():
             self._lists.learn(parameters, loss_scaled=loss_scaled)
-        return listed
 
     def _read_list(self, listed: GradientList, devices: list[OnDevice]) -> bool:
         recorder = self._recorder
         for some in devices:
             rows = recorder.rows_on(some.device)
-            if not rows.put_list(some.parts, some.opened, some.end, loss_scaled=listed.loss_scaled):
+            if not rows.put_list(some.rows, loss_scaled=listed.loss_scaled):
                 return False
         for some in devices:
             rows = recorder.rows_on(some.device)
@@ -154,7 +173,7 @@ class GradientTap:
             if not done:
                 # Nobody knows which of them were measured. The next time each is by itself.
                 listed.valid = False
-                for part in some.parts.values():
+                for part in some.rows.parts.values():
                     rows.discard(part)
                     recorder.unread(part)
         return True
@@ -167,7 +186,7 @@ class GradientTap:
             if layer is None or id(parameter) in self._read or id(parameter) in read or parameter.grad is None:
                 continue
             read.add(id(parameter))
-            if not recorder.buffer.gradients:
+            if not recorder.wants_gradients:
                 continue
             gradient = parameter.grad
             if recorder.record("grad", layer, gradient, loss_scaled=loss_scaled, later=True, parameter=parameter):
@@ -178,7 +197,10 @@ class GradientTap:
         # Else an optimizer steps inside a backward pass, for a parameter at a time: launches are for many.
 
     def end_step(self) -> None:
-        """Forget what was read: the next backward pass writes new gradients."""
+        """Forget what was read: the next backward pass writes new gradients. Rates of captured updates come now."""
+        for index in self._captured:
+            if index is not None and (optimizer := self._optimizers[index]()) is not None:
+                self._read_rates(optimizer)
         self._read = self._stepped = frozenset()
 
     def _before_step(
@@ -212,7 +234,34 @@ class GradientTap:
                 known = listed is not None and last() is optimizer
                 updated = listed.all if known and listed is not None else frozenset(map(id, parameters_of(optimizer)))
                 self._read -= updated
-                self._stepped = self._stepped | updated if self._stepped else updated
+                if not self._recorder.capturing():
+                    self._stepped = self._stepped | updated if self._stepped else updated
+
+    def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
+        recorder = self._recorder
+        at = {p.data_ptr(): p for p in recorder.table.parameters()}
+        known = {id(p): g for q, g in zip(given, gradients, strict=True) if (p := at.get(q.data_ptr())) is not None}
+        if not known:
+            return
+        if not self._stepped.isdisjoint(known):
+            self.overdue()
+        self.begin_update()
+        for optimizer in self._known():
+            if any(id(p) in known for p in parameters_of(optimizer)):
+                self._read_rates(optimizer)
+        # The compiler's own tensors: what it put into them, ``grad`` may have to wait for.
+        for parameter in at.values():
+            gradient = known.get(id(parameter))
+            layer = recorder.table.layer_of(parameter)
+            if gradient is None or layer is None or id(parameter) in self._read:
+                continue
+            if recorder.wants_gradients and recorder.record("grad", layer, gradient, later=True):
+                recorder.table.has_gradient(layer)
+        recorder.flush()
+        self._read -= known.keys()
+        if not recorder.capturing():
+            self._stepped |= known.keys()
 
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
         """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
@@ -257,7 +306,7 @@ class _ClipObserver:
         scaled = self._tap.keep_scale()
         self._tap.read(parameters, loss_scaled=scaled)
         total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
-        if type(total) not in (torch.Tensor, float):
+        if type(total) not in (torch.Tensor, float) or self._recorder.capturing():
             return  # a norm that is spread over the ranks: its value would take a collective operation
         buffer = self._recorder.buffer
         if two and buffer.framework_norm is None:

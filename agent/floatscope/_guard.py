@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from types import TracebackType
 
+from floatscope import _meter
 from floatscope._log import logger
 
 __all__ = ["Guard", "swallowed"]
@@ -16,23 +17,28 @@ _counts: Counter[str] = Counter()
 class Guard:
     """``with Guard("reading gradients"):`` swallows, counts and, the first time at that place, logs an exception.
 
-    Instances hold no state of a single use: one can be shared and nested. With FLOATSCOPE_RAISE=1 in the environment
-    exceptions pass, which the tests rely on.
+    With ``charge`` the time inside is the agent's, spent for that purpose (``_meter``): here the training ends and we
+    begin. Instances hold no state of a single use: one can be shared and nested. With FLOATSCOPE_RAISE=1 in the
+    environment exceptions pass, which the tests rely on.
     """
 
-    __slots__ = ("_place",)
+    __slots__ = ("_charge", "_place")
 
     reraise = os.environ.get("FLOATSCOPE_RAISE") == "1"
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, charge: str | None = None) -> None:
         self._place = place
+        self._charge = charge
 
     def __enter__(self) -> None:
-        return None
+        if self._charge is not None:
+            _meter.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if self._charge is not None:
+            _meter.end(self._charge)
         if error is None or not isinstance(error, Exception) or Guard.reraise:
             return False
         _counts[self._place] += 1

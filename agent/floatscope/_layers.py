@@ -56,6 +56,7 @@ class LayerTable:
         self._executed = 0
         self._with_gradient: set[int] = set()
         self._evaluated: set[int] = set()
+        self._passed_over: set[int] = set()
         self._unseen: dict[str, set[int]] = {}
         self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
@@ -150,6 +151,10 @@ class LayerTable:
     def evaluated(self, index: int) -> None:
         """Note that a layer ran in eval mode, recording for a backward pass."""
         self._evaluated.add(index)
+
+    def passed_over(self, index: int) -> None:
+        """Note that no code, compiled or not, showed the layer's outputs in a step in which they were wanted."""
+        self._passed_over.add(index)
 
     def has_gradient(self, index: int) -> None:
         """Note that a gradient of the layer was read."""
@@ -253,6 +258,8 @@ class LayerTable:
                     why = "MultiheadAttention uses its weight without calling it"
                 elif index in self._evaluated:
                     why = "it ran in eval mode only"
+                elif index in self._passed_over and index in self._with_gradient:
+                    why = "compiled before floatscope.watch; watch first, or call torch.compiler.reset() after it"
                 elif index in compiled:
                     why = "it is compiled"
                 elif index in self._with_gradient:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,11 +19,24 @@ class MemorySink:
     def __init__(self) -> None:
         self.pending: list[PendingRecord] = []
         self.reason: str | None = None
+        self.cost: wire.Cost | None = None
+        self.cpu_s = 0.0
+        self.said: list[wire.Focus | wire.Alert] = []
+        """What a server would have said: taken by the next step."""
         self._records: list[StepRecord] = []
 
     def put(self, record: PendingRecord) -> None:
         """Keep ``record``."""
         self.pending.append(record)
+
+    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
+        """All of ``said``, which is empty then."""
+        said, self.said = self.said, []
+        return said
+
+    def report(self, cost: wire.Cost) -> None:
+        """Keep the newest."""
+        self.cost = cost
 
     def finish(self, reason: str) -> None:
         """Note the reason."""

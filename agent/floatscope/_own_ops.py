@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OwnOperations", "backward_runs", "why_not_now"]
+__all__ = ["OwnOperations", "backward_runs", "capturing", "why_not_now"]
 
 _TRANSFORMED = "inside a function transform (vmap, grad, jvp)"
 _TRACED = "inside a trace (jit.trace, export, make_fx)"
@@ -35,6 +35,11 @@ def why_not_now() -> str | None:
     ):
         return _TRACED
     return None
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured, so that what is launched now runs with each replay instead."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
 def backward_runs() -> bool:

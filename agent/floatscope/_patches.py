@@ -27,7 +27,7 @@ class Observer(Protocol):
 class _Patch:
     def __init__(self, owner: Any, name: str) -> None:  # noqa: ANN401 (a class or a module)
         original = vars(owner)[name]
-        guard = Guard(f"observing {name}")
+        guard = Guard(f"observing {name}", charge="gradients")
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

@@ -80,6 +80,7 @@ class Pending:
         self._norm = buffer.norm
         self._values = _values(buffer)
         self._events = events
+        self._spare = buffer.wanted.spare
         lost = {transit.lost for transit in self._transits.values() if transit.lost is not None}
         self._events += tuple(wire.Event(step=self.step, kind="rows_lost", detail={"reason": r}) for r in sorted(lost))
         parts = sum(len(parts) for parts in self._parts.values())
@@ -124,6 +125,7 @@ class Pending:
             summaries=tuple(summaries),
             events=(*self._events, *events),
             layers=self.layers,
+            spare_histograms=self._spare,
         )
 
     def _coming(self, part: Part, scale: float) -> float:

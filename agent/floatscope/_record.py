@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +51,14 @@ class StepRecord:
     events: tuple[wire.Event, ...] = ()
     layers: tuple[wire.Layer, ...] = ()
     devices: tuple[wire.Device, ...] = ()
+    spare_histograms: bool = False
+    """The histograms were not due in this step: they are for the flight recorder alone."""
+
+    def thinned(self) -> StepRecord:
+        """What of the record is sent."""
+        if not self.spare_histograms:
+            return self
+        return replace(self, summaries=tuple(replace(rows, hist=None) for rows in self.summaries))
 
 
 def encodable(name: str) -> str:
@@ -115,6 +124,16 @@ class NoThreadError(RuntimeError):
 
 class Sink(Protocol):
     """Where records go: ``put``, then ``finish``, then ``close``. Only ``close`` waits."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the sink's threads so far, in seconds."""
+
+    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
+        """What the server has said since the last call."""
+
+    def report(self, cost: wire.Cost) -> None:
+        """Tell the server, with its next beat, what the agent costs."""
 
     def put(self, record: PendingRecord) -> None:
         """Take over ``record``, or drop and count it. Never raises."""

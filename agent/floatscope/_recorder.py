@@ -11,24 +11,26 @@ import torch
 from floatscope import wire
 from floatscope._batch import Batch, batch_bytes
 from floatscope._blocks import FIGURES, block_figures
+from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
-from floatscope._own_ops import OwnOperations
+from floatscope._own_ops import OwnOperations, capturing
 from floatscope._placement import Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._ring import Ring
+from floatscope._sampling import Sampling, Wanted
 from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
 from floatscope._streams import Streams
 from floatscope._summary import BINS
 
 __all__ = ["Means", "Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged")
+_logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
@@ -52,13 +54,13 @@ def ring_bytes(rows: int) -> int:
 
 
 def _off_the_host(device: torch.device) -> bool:
-    return device.type != "cpu"
+    return device.type not in ("cpu", "meta")
 
 
-def _ring(device: torch.device, rows: int) -> tuple[Ring, Streams] | None:
+def _route(device: torch.device) -> Route | None:
     if not _off_the_host(device):
         return None
-    return Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device)
+    return Route(lambda rows: Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,12 @@ class Means:
     variant: Callable[[torch.device], Variant] = variant_for
     batched: Callable[[torch.device], bool] = _off_the_host
     """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
-    ring: Callable[[torch.device, int], tuple[Ring, Streams] | None] = _ring
-    """Of a device, for so many rows; None where rows need not be transferred."""
+    route: Callable[[torch.device], Route | None] = _route
+    """None where rows need not be transferred."""
+    capturing: Callable[[], bool] = capturing
+    """Whether a CUDA graph is being captured."""
+    captures: Callable[[torch.device], bool] = _off_the_host
+    """Whether graphs can be captured on a device."""
     row_elements: int = MAX_ROW_ELEMENTS
     batch_bytes: Callable[[torch.device], int] = batch_bytes
 
@@ -79,6 +85,7 @@ class StepBuffer:
     """One optimizer step in the making. The first six fields say what is read during it."""
 
     step: int
+    wanted: Wanted
     gradients: bool
     activations: bool
     weights: bool
@@ -113,9 +120,12 @@ class StepBuffer:
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
-    def __init__(self, table: LayerTable, config: Config, ranks: Ranks, means: Means | None = None) -> None:
+    def __init__(
+        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, means: Means | None = None
+    ) -> None:
         self.table = table
         self.ranks = ranks
+        self._sampling = sampling
         self._means = means or Means()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
@@ -126,22 +136,22 @@ class Recorder:
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
-        self.collectors: list[Callable[[Recorder], None]] = []
+        self.capturing = self._means.capturing
+        self.captured = CapturedRows(self._means.variant)
+        self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
 
     def _start(self, step: int) -> StepBuffer:
-        def due(interval: int) -> bool:
-            return interval > 0 and step % interval == 0
-
-        every = self._config.updates_every
+        wanted = self._sampling.wanted(step)
         return StepBuffer(
             step=step,
-            gradients=due(self._config.gradients_every),
-            activations=due(self._config.activations_every),
-            weights=due(self._config.weights_every),
-            updates=due(self._config.weights_every if every is None else every),
-            histograms=due(self._config.histograms_every),
+            wanted=wanted,
+            gradients=wanted.gradients,
+            activations=wanted.activations,
+            weights=wanted.weights,
+            updates=wanted.updates,
+            histograms=wanted.histograms,
         )
 
     def rows_on(self, device: torch.device) -> DeviceRows:
@@ -149,14 +159,26 @@ class Recorder:
         rows = self._devices.get(device)
         if rows is None:
             layers = self.table.layers_on(device)
-            capacity = max(16, 4 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
-            ring, streams = self._means.ring(device, capacity) or (None, None)
-            variant = self._means.variant(device)
-            rows = DeviceRows(device, variant, capacity=capacity, ring=ring, streams=streams)
+            # Gradient, weight, output, update and what of it is lost; input and output gradient.
+            capacity = max(16, 5 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
+            route = self._means.route(device)
+            rows = DeviceRows(device, self._means.variant(device), capacity=capacity, route=route)
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
+            if self._means.captures(device):
+                self.captured.reserve(device, capacity)
         return rows
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
+        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+
+    @property
+    def wants_gradients(self) -> bool:
+        """The same of gradients."""
+        return self.buffer.gradients or (self._config.gradients_every > 0 and self.capturing())
 
     def prepare(self) -> None:
         """Make the rows of the devices that hold the model now: in a step pinned memory might be waited for."""
@@ -173,7 +195,7 @@ class Recorder:
     @property
     def parts(self) -> list[Part]:
         """Everything that was measured in the step in progress, or waits to be."""
-        return [part for rows in self._devices.values() for part in rows.parts.values()]
+        return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
         self,
@@ -199,7 +221,14 @@ class Recorder:
                 self.table.unseen(layer, unmerged)
             tensor = stored_values(local_part(tensor))
             reason = why_not(tensor)
-            if not reason:
+            if not reason and self.capturing():
+                stored = cast.format if cast is not None else stored_format(tensor.dtype)
+                assert stored is not None, "why_not has asked"
+                self.meet(kind, layer, stored, cast, loss_scaled=loss_scaled)
+                captured = CapturedPart(kind, layer, stored, loss_scaled, placement)
+                if not (reason := self.captured.measure(tensor, captured, cast)):
+                    return True
+            elif not reason:
                 rows = self.rows_on(tensor.device)
                 waits = later and not self.is_read_alone(kind, layer) and self._can_wait(tensor)
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
@@ -243,7 +272,9 @@ class Recorder:
         return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        return type(tensor) in _PLAIN and self._means.batched(tensor.device) and not tensor.is_inference()
+        if type(tensor) not in _PLAIN or self.capturing():
+            return False
+        return self._means.batched(tensor.device) and not tensor.is_inference()
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
@@ -303,6 +334,8 @@ class Recorder:
     def record_blocks(self, kind: str, layer: int, tensor: torch.Tensor, cast: BlockCast) -> None:
         """Note the figures of a cast in blocks as scalars; of a step the first micro-batch's. Never waits."""
         own = self.buffer.own
+        if self.capturing():
+            return
         names = [f"blocks/{kind}/{self.table.name(layer)}/{figure}" for figure in FIGURES]
         if names[0] in own:
             return
@@ -336,11 +369,14 @@ class Recorder:
                 rows.discard(part)
 
     def flush(self) -> None:
-        """Measure what waits for it."""
+        """Measure what waits for it; after a capture, what was there before."""
+        if self.capturing():
+            return
         for batch in self._batches.values():
             if not batch.waits:
                 continue
-            unread = batch.flush(histogram=self.buffer.histograms)
+            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+                unread = batch.flush(histogram=self.buffer.histograms)
             for part in unread.changed:
                 self.unread(part, _CHANGED)
             for part in unread.failed:
@@ -364,7 +400,7 @@ class Recorder:
         *,
         format_: str,
         loss_scaled: bool = False,
-        cast_scale: float | torch.Tensor = 1.0,
+        cast_scale: float | torch.Tensor | FromAmax = 1.0,
         placement: Placement | None = None,
     ) -> None:
         """Take a row that others wrote (int64 [10] and int32 [512] or None) into this step, and clear it.
@@ -389,7 +425,7 @@ class Recorder:
             for device, taken in adopted.items():
                 self.rows_on(device).adopt(taken, histogram=buffer.histograms)
             for device, rows in self._devices.items():
-                parts, kept = list(rows.parts.values()), rows.kept
+                parts, kept = rows.parts(), rows.kept
                 transit = rows.send(histogram=buffer.histograms)
                 if transit is not None:
                     buffer.transits[device] = transit
@@ -410,8 +446,11 @@ class Recorder:
         return finished
 
     def log(self, scalars: Mapping[str, object]) -> None:
-        """Attach the user's scalars to the step in progress; one that is no number costs no other."""
-        for name, value in scalars.items():
+        """Attach the user's scalars to the step in progress; one that is no number costs no other.
+
+        Nothing during a capture, when tensors have no values.
+        """
+        for name, value in scalars.items() if not self.capturing() else ():
             with _logging, OwnOperations():
                 known = encodable(name)
                 self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))

@@ -43,10 +43,12 @@ class ScalerTap:
     def keep_scale(self) -> bool:
         """Keep the scale of this step, as of its first use: ``update`` changes the tensor in place.
 
-        False before the scaler's first use and for a disabled one, which has no scale.
+        False before the scaler's first use and for a disabled one, which has no scale. During a capture it has no
+        value yet.
         """
         scale = self._scaler._scale if self._scaler.is_enabled() else None
-        if scale is not None and self._recorder.buffer.loss_scale is None:
+        known = self._recorder.buffer.loss_scale is not None or self._recorder.capturing()
+        if scale is not None and not known:
             with OwnOperations():
                 self._recorder.buffer.loss_scale = self._recorder.keep(scale)
         return scale is not None

@@ -7,10 +7,8 @@ import os
 import sys
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -18,6 +16,8 @@ from torch import nn
 
 from floatscope import wire
 from floatscope._activations import ActivationTap
+from floatscope._alert import Alert, no_reaction
+from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
@@ -29,15 +29,16 @@ from floatscope._pending import Pending, ScaleTrace
 from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Means, Recorder
-from floatscope._run_name import run_name
+from floatscope._sampling import Sampling
 from floatscope._scaler import ScalerTap
+from floatscope._sending import sender_for
 from floatscope._updates import UpdateTap
 
 __all__ = ["Scope", "watch"]
 
 _preparing = Guard("rows were made")
-_ending = Guard("a step ended")
-_weighing = Guard("weights were read")
+_ending = Guard("a step ended", charge="step")
+_weighing = Guard("weights were read", charge="weights")
 _closing = Guard("closing")
 _attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
 _ending_alone: list[tuple[threading.Thread, Sink]] = []
@@ -68,12 +69,14 @@ class Scope:
         scaler: torch.amp.GradScaler | None,
         config: Config,
         sink: Callable[[], Sink],
+        on_alert: Callable[[Alert], object] = no_reaction,
         means: Means | None = None,
     ) -> None:
         """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
-        self._recorder = Recorder(self._table, config, Ranks(model, *rank_and_world()), means)
+        self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
+        self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), means)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
@@ -82,7 +85,8 @@ class Scope:
         self._gradients.changing = self._before_change
         self._gradients.changed = self._updates.after
         self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations) if tap is not None]
+        compiled = compiled_code_tap(self._recorder, model, config)
+        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             with _preparing:
@@ -99,6 +103,7 @@ class Scope:
         self._closed = False
         self._weights_read = False
         self._warned = False
+        self._due_after_capture = False
         self._coverage_due = config.first_step
         self._coverage_sent: dict[str, _Detail] | None = None
         _attached[model] = self
@@ -120,12 +125,18 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
-        if self._closed:
+        if self._closed or self._recorder.capturing():
             return
         _remove_retired()
         self._activations.begin_forward = None
+        if self._due_after_capture:
+            # Updates that warmed up for the capture: a step without what the replays have written meanwhile.
+            self._due_after_capture, self._recorder.captured.held = False, True
+            self._end_step()
+            self._recorder.captured.held = False
         self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
         self._end_step()
+        self._sampling.reaction.react(self._recorder.buffer.step)
 
     def log(self, **scalars: object) -> None:
         """Attach scalars to the step in progress; like those of ``step``."""
@@ -146,7 +157,7 @@ class Scope:
 
     def _end_step(self) -> None:
         # Also called by hooks, inside whatever surrounds the user's module.
-        with OwnOperations():
+        with _ending, OwnOperations():
             self._conclude_step()
 
     def _conclude_step(self) -> None:
@@ -160,6 +171,9 @@ class Scope:
         self._updates.end_step()
         with _ending:
             recorder.send()
+        events: tuple[wire.Event, ...] = ()
+        with _ending:
+            events = self._sampling.end_step(recorder.buffer.step, recorder.buffer.wanted, self._sink)
         finished = recorder.next_step()
         now = time.perf_counter()
         if self._last_end is not None:
@@ -172,7 +186,7 @@ class Scope:
                 record = Pending(
                     finished,
                     scales=self._scales,
-                    events=self._coverage_events(finished.step),
+                    events=(*events, *self._coverage_events(finished.step)),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
                     name_of=self._table.name_of,
@@ -182,7 +196,8 @@ class Scope:
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
-        if _capturing():
+        if self._recorder.capturing():
+            self._due_after_capture = True
             return
         if not self._warned:
             self._warned = True
@@ -195,15 +210,15 @@ class Scope:
         self._activations.begin_forward = self._end_stepped
 
     def _end_stepped(self) -> None:
-        if self._gradients.stepped and not _capturing():
+        if self._gradients.stepped and not self._recorder.capturing():
             self._end_step()
 
     def _before_update(self) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._read_weights()
 
     def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
-        if not _capturing():
+        if not self._recorder.capturing():
             self._updates.before(optimizer, gradients=gradients)
 
     def _read_weights(self) -> None:
@@ -280,11 +295,6 @@ class Scope:
             self._end_step()
 
 
-def _capturing() -> bool:
-    """Whether a CUDA graph is being captured: what is copied to the host then comes with each replay, or ends it."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
-
-
 def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
     """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
     detail: dict[str, _Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
@@ -354,6 +364,7 @@ def watch(
     run: str | None = None,
     server: str | None = None,
     config: Config | None = None,
+    on_alert: Callable[[Alert], object] = no_reaction,
     _sink: Sink | None = None,
     _means: Means | None = None,
     **options: object,
@@ -365,6 +376,9 @@ def watch(
     ``Config`` and go over ``config``. A model that is watched already gives the scope it has. The scope closes when the
     model is collected.
 
+    ``on_alert`` is called with each ``floatscope.Alert`` of severity warning or critical that the server raises for the
+    run, on this thread and at the end of the next ``scope.step()``; what it raises is logged and recorded.
+
     Raises ``ValueError`` for a model without parameters, an unknown option or a value that makes no sense, an operand
     of an unknown format, and a model that is watched under the name of another run. An unreachable server is no error:
     the training goes on and records wait.
@@ -374,7 +388,9 @@ def watch(
         chosen = configured(config, {**options, **named}, os.environ)
         if disabled_by_environment():
             return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
-        return _attach(model, optimizer, scaler, chosen, _sink, _means)
+        if not callable(on_alert):
+            raise ValueError(f"on_alert: expected something to call with a floatscope.Alert, got {on_alert!r}")
+        return _attach(model, optimizer, scaler, chosen, on_alert, _sink, _means)
     except ValueError:
         raise
     except Exception as error:  # whatever the properties and methods of the user's modules raise
@@ -386,6 +402,7 @@ def _attach(
     optimizer: Optimizers,
     scaler: torch.amp.GradScaler | None,
     chosen: Config,
+    on_alert: Callable[[Alert], object],
     sink: Sink | None,
     means: Means | None,
 ) -> Scope:
@@ -402,7 +419,13 @@ def _attach(
         return _attached[model]
     try:
         return Scope(
-            model, optimizers, scaler, chosen, lambda: sink or _sender(model, optimizers, scaler, chosen), means
+            model,
+            optimizers,
+            scaler,
+            chosen,
+            lambda: sink or sender_for(model, optimizers, scaler, chosen),
+            on_alert,
+            means,
         )
     except NoThreadError as error:
         logger.warning("no thread could be started (%s): training goes on without telemetry", error)
@@ -447,49 +470,3 @@ def _check_operands(name: str, module: CastsOperands) -> None:
     for kind, operand in operands.items():
         if not isinstance(operand, Operand):
             raise ValueError(f"{name}: operand {kind}: expected floatscope.Operand, got {type(operand).__name__}")
-
-
-def _sender(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
-    from floatscope._devices import LocalDevices
-    from floatscope._sender import Limits, Sender
-    from floatscope._spool._spooler import SpoolPlace
-
-    rank, world = rank_and_world()
-    identity = wire.Identity(
-        run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
-    )
-    assert config.server is not None, "configured() gives every option a value"
-    assert config.spool_dir is not None, "configured() gives every option a value"
-    place = (
-        SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
-        if config.spool_bytes
-        else None
-    )
-    return Sender(
-        identity,
-        config.server,
-        config.token,
-        _description(model, optimizers, scaler, config),
-        limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
-        devices=LocalDevices(),
-        spool=place,
-    )
-
-
-def _description(
-    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config
-) -> dict[str, object]:
-    """What the server shows as the run's configuration: plain data, without the token."""
-    return {
-        "torch": str(torch.__version__),
-        "python": sys.version.split()[0],
-        "model": type(model).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "optimizers": [type(o).__name__ for o in optimizers],
-        "scaler": type(scaler).__name__ if scaler is not None else None,
-        "gradients_every": config.gradients_every,
-        "activations_every": config.activations_every,
-        "weights_every": config.weights_every,
-        "updates_every": config.weights_every if config.updates_every is None else config.updates_every,
-        "histograms_every": config.histograms_every,
-    }

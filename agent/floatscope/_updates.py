@@ -18,7 +18,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["SAMPLE", "UpdateTap", "sample_of"]
 
-_updating = Guard("updates were measured")
+_updating = Guard("updates were measured", charge="updates")
 
 SAMPLE = 4096
 """Most elements of a parameter that are compared."""

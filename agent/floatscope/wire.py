@@ -2,7 +2,8 @@
 
 Messages are msgpack, one tagged Struct each. Numbers travel as raw little-endian blocks (``Field.data``), so NaN
 payloads and infinities survive. What happened in one optimizer step on one rank travels in one ``Body`` or, when it is
-too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``.
+too large for a block, in several with consecutive ``seq``, all but the last of them ``continued``. The dump of a flight
+recorder travels in bodies of its own, which hold nothing else.
 
 A batch is ``(writer, seq)`` with ``seq`` gapless from 1: ``Block`` and ``Gap`` consume one each. The server keeps the
 last ``seq`` per writer in the transaction that stores the data, acknowledges what it has already, and answers a hole
@@ -20,6 +21,7 @@ __all__ = [
     "DTYPES",
     "KINDS",
     "MAX_BLOCK_BYTES",
+    "MAX_FOCUS_STEPS",
     "MAX_IN_FLIGHT",
     "MAX_RUN_NAME",
     "MISSING_BITS",
@@ -30,13 +32,18 @@ __all__ = [
     "SUBPROTOCOL",
     "Ack",
     "AgentMessage",
+    "Alert",
     "Beat",
     "Block",
     "Body",
     "Bye",
+    "Cost",
     "Device",
+    "Dump",
     "Event",
     "Field",
+    "Focus",
+    "Freeze",
     "Gap",
     "Hello",
     "Histograms",
@@ -63,6 +70,8 @@ PROTOCOL_MIN = 1
 SUBPROTOCOL = "floatscope.v1"
 MAX_BLOCK_BYTES = 1 << 20
 MAX_IN_FLIGHT = 8
+MAX_FOCUS_STEPS = 10_000
+"""Steps that one ``Focus`` may ask for."""
 MAX_RUN_NAME = 128
 """Characters."""
 MISSING_BITS = 0x7FC00001
@@ -215,6 +224,26 @@ class Device(_Struct, frozen=True, kw_only=True):
     ooms: int | None = None
 
 
+class Dump(_Struct, frozen=True, kw_only=True):
+    """A piece of what a flight recorder held: ``part`` (from 0) of ``parts``.
+
+    ``id`` names the dump in its run, and the pieces of several writers are one dump when they have the same. ``kind``
+    is that of the alert that froze it, ``alert`` its number on the server; None: the agent froze it by itself.
+    ``step`` is where the trouble was. ``bodies`` are encoded ``Body`` objects, each of one or more of the steps
+    ``first_step`` to ``last_step`` at full detail, in order.
+    """
+
+    id: str
+    kind: str
+    step: int
+    first_step: int
+    last_step: int
+    part: int
+    parts: int
+    bodies: tuple[bytes, ...]
+    alert: int | None = None
+
+
 class Body(_Struct, frozen=True, kw_only=True):
     """Content of a block. ``first_step`` and ``steps`` span everything in it that has a step.
 
@@ -231,6 +260,8 @@ class Body(_Struct, frozen=True, kw_only=True):
     scalars: tuple[Scalars, ...] = ()
     events: tuple[Event, ...] = ()
     devices: tuple[Device, ...] = ()
+    dump: Dump | None = None
+    """Then there is nothing else in the body: a server that does not know dumps stores nothing of it."""
 
 
 class Hello(_Struct, frozen=True, kw_only=True, tag="hello"):
@@ -292,12 +323,28 @@ class Nack(_Struct, frozen=True, kw_only=True, tag="nack"):
     retry_after_s: float = 0.0
 
 
+class Cost(_Struct, frozen=True, kw_only=True):
+    """What the agent costs its training, as a share of the step time without it (0.01 is one percent).
+
+    ``share`` is that of the present rates of sampling, what is read every k-th step divided by k; ``mean`` that of all
+    steps so far. ``budget`` 0: nothing holds the share down. ``limit`` says in words why the share is above the budget,
+    empty while it is not. ``every`` gives the present interval of each kind of reading, in steps.
+    """
+
+    share: float
+    mean: float
+    budget: float
+    limit: str = ""
+    every: dict[str, int] = {}
+
+
 class Beat(_Struct, frozen=True, kw_only=True, tag="beat"):
     step: int = -1
     queue_bytes: int = 0
     spool_bytes: int = 0
     dropped: int = 0
     overhead_s: float = 0.0
+    cost: Cost | None = None
 
 
 class Bye(_Struct, frozen=True, kw_only=True, tag="bye"):
@@ -314,6 +361,34 @@ class Refused(_Struct, frozen=True, kw_only=True, tag="refused"):
     retryable: bool = False
 
 
+class Focus(_Struct, frozen=True, kw_only=True, tag="focus"):
+    """Read everything in each of the next ``steps`` steps (at most ``MAX_FOCUS_STEPS``), then as before."""
+
+    steps: int
+
+
+class Freeze(_Struct, frozen=True, kw_only=True, tag="freeze"):
+    """Send what the flight recorder holds as dump ``id``: ``alert``, a critical one of ``kind``, fired at ``step``."""
+
+    id: str
+    alert: int
+    kind: str
+    step: int
+
+
+class Alert(_Struct, frozen=True, kw_only=True, tag="alert"):
+    """An alert of severity warning or critical has begun to fire. Sent once or more; ``id`` tells."""
+
+    id: int
+    kind: str
+    severity: str
+    step: int
+    reason: str
+    message: str
+    layer: str | None = None
+    rank: int | None = None
+
+
 def is_run_name(name: str) -> bool:
     """Whether ``name`` can stand in an address: 1 to 128 printable characters, no slash, no blank at an end."""
     return (
@@ -326,7 +401,8 @@ def is_run_name(name: str) -> bool:
 
 
 AgentMessage = Hello | Block | Gap | Beat | Bye
-ServerMessage = Welcome | Ack | Nack | Beat | Refused
+ServerMessage = Welcome | Ack | Nack | Beat | Refused | Focus | Freeze | Alert
+"""An agent ignores a message that it has no word for, so a server may say more than an older agent knows."""
 
 _T = TypeVar("_T")
 

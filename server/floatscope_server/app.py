@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import floatscope
-from floatscope_server import health, ingest, live_socket, page, session_routes
+from floatscope_server import focus_routes, health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError
@@ -31,6 +31,7 @@ __all__ = ["ROUTERS", "create_app"]
 ROUTERS = (
     query_routes.router,
     alert_routes.router,
+    focus_routes.router,
     session_routes.router,
     ingest.router,
     live_socket.router,

@@ -9,6 +9,7 @@ from collections import deque
 from fastapi import APIRouter, Request, Response, WebSocket, WebSocketDisconnect
 
 from floatscope import wire
+from floatscope_server.agents import Agents
 from floatscope_server.database import StoreError
 from floatscope_server.intake import Conversation, Intake, Refused
 from floatscope_server.responses import Refusal
@@ -23,6 +24,8 @@ WIRE_MEDIA_TYPE = "application/vnd.floatscope.wire"
 _HELLO_S = 10.0
 _SILENCE_S = 60.0
 """Agents beat every 10 s."""
+_MOST_WAITING = 64
+"""Answers that wait for an agent before it is told anything else."""
 _LENGTH = struct.Struct("<I")
 
 _CLOSED, _POLICY, _RESTART = 1000, 1008, 1012
@@ -35,17 +38,31 @@ async def ingest_socket(socket: WebSocket) -> None:
         return
     offered = socket.scope["subprotocols"]
     await socket.accept(subprotocol=wire.SUBPROTOCOL if wire.SUBPROTOCOL in offered else None)
-    intake = services_of(socket).intake
+    services = services_of(socket)
+    intake = services.intake
     intake.agents += 1
     try:
-        await _converse(socket, intake)
+        await _converse(socket, intake, services.agents)
     finally:
         intake.agents -= 1
 
 
-async def _converse(socket: WebSocket, intake: Intake) -> None:
+async def _converse(socket: WebSocket, intake: Intake, agents: Agents) -> None:
     outgoing = _Outgoing()
-    conversation = Conversation(intake, outgoing.put)
+
+    def answer(message: wire.ServerMessage) -> None:
+        outgoing.put(message)
+        if isinstance(message, wire.Welcome):
+            agents.add(conversation.run, outgoing.tell)
+
+    conversation = Conversation(intake, answer)
+    try:
+        await _until_one_side_ends(socket, conversation, outgoing)
+    finally:
+        agents.remove(conversation.run, outgoing.tell)
+
+
+async def _until_one_side_ends(socket: WebSocket, conversation: Conversation, outgoing: _Outgoing) -> None:
     sender = asyncio.create_task(_send(socket, outgoing))
     reader = asyncio.create_task(_receive(socket, conversation, outgoing))
     done, _ = await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,6 +118,13 @@ class _Outgoing:
             self._answers.pop()
         self._answers.append(answer)
         self._wake.set()
+
+    def tell(self, message: wire.ServerMessage) -> bool:
+        """Queue what was not asked for, if the agent takes its answers; whether it was."""
+        if len(self._answers) >= _MOST_WAITING or self._ended or self.refused:
+            return False
+        self.put(message)
+        return True
 
     def end(self) -> None:
         self._ended = True

@@ -59,6 +59,8 @@ class Conversation:
         self._intake = intake
         self._answer = answer
         self._loop = asyncio.get_running_loop()
+        self.run = ""
+        """The name in the hello."""
         self._writer: str | None = None
         self._open = asyncio.Semaphore(wire.MAX_IN_FLIGHT)
         self._pending = 0
@@ -91,7 +93,7 @@ class Conversation:
         self._pending += 1
         self._idle.clear()
         if isinstance(message, wire.Hello):
-            self._writer = message.identity.writer
+            self._writer, self.run = message.identity.writer, message.identity.run
         assert self._writer is not None
         size = len(data)
 

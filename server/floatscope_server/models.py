@@ -16,6 +16,7 @@ __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
+    "DumpPart",
     "Gap",
     "LayerRow",
     "Meta",
@@ -81,7 +82,7 @@ class Writer(SQLModel, table=True):
 
     ``number`` stands for ``id`` in telemetry. ``layer_map`` is ``store.layermap.LayerMap`` as bytes. What was lost is
     counted apart: ``dropped`` by the agent's own total in its beats, ``declared`` in its gaps, ``left_out`` by the
-    server.
+    server. ``cost`` is the newest ``wire.Cost``.
     """
 
     __tablename__ = "writer"
@@ -101,6 +102,7 @@ class Writer(SQLModel, table=True):
     queue_bytes: int = Field(default=0, sa_type=BigInteger)
     spool_bytes: int = Field(default=0, sa_type=BigInteger)
     overhead_s: float = 0.0
+    cost: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
     clock_offset_ms: float = 0.0
     bye: str | None = None
     layer_map: bytes = Field(default=b"", sa_column=Column(LargeBinary, nullable=False))
@@ -228,6 +230,30 @@ class Gap(SQLModel, table=True):
     last: int = Field(sa_type=BigInteger)
     count: int = Field(sa_type=BigInteger)
     reason: str
+
+
+class DumpPart(SQLModel, table=True):
+    """A piece of what the flight recorder of one writer held when it was frozen; see ``wire.Dump``.
+
+    ``data`` is the msgpack of a list of encoded ``wire.Body`` with the run's layer numbers.
+    """
+
+    __tablename__ = "dump_part"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    dump: str = Field(primary_key=True)
+    writer: int = Field(sa_type=BigInteger, primary_key=True)
+    part: int = Field(primary_key=True)
+    parts: int
+    attempt: int
+    rank: int
+    kind: str
+    alert_id: int | None = Field(default=None, sa_type=BigInteger)
+    step: int = Field(sa_type=BigInteger)
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    created_at: datetime
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
 class Token(SQLModel, table=True):

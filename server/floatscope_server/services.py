@@ -12,6 +12,7 @@ from fastapi import Depends
 from sqlmodel import Session
 from starlette.requests import HTTPConnection
 
+from floatscope_server.agents import Agents
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.auth import Gatekeeper
@@ -44,6 +45,7 @@ class Services:
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.outbox = Outbox(self.store, settings)
+        self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
         self.intake = Intake(self.store, settings)
         self._turns = asyncio.Semaphore(_READS)
@@ -65,6 +67,8 @@ class Services:
             await asyncio.to_thread(self.prepare)
         self.live.start()
         self.store.observers += [self.live.observe, self.alerts.observe]
+        self.agents.start()
+        self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
         await self.outbox.start()
 

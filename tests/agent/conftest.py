@@ -22,6 +22,8 @@ PATCHABLE = (
     (torch.amp.GradScaler, "_unscale_grads_"),
     (torch.amp.GradScaler, "update"),
     (torch.jit._recursive, "create_script_module"),
+    (torch.cuda.graphs, "make_graphed_callables"),
+    (torch.cuda, "make_graphed_callables"),
 )
 
 
@@ -69,7 +71,10 @@ def hooks_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
 
 @pytest.fixture
 def attach() -> Iterator[Callable[..., tuple[Scope, MemorySink]]]:
-    """``floatscope.watch`` into memory. Scopes are closed afterwards, and the hooks counted."""
+    """``floatscope.watch`` into memory, at the intervals given: models as small as these would soon be read less often.
+
+    Scopes are closed afterwards, and the hooks counted.
+    """
     attached: list[tuple[Scope, nn.Module, list[torch.optim.Optimizer], int]] = []
 
     def attach_(
@@ -80,6 +85,7 @@ def attach() -> Iterator[Callable[..., tuple[Scope, MemorySink]]]:
         optimizers = optimizer if isinstance(optimizer, list) else [optimizer] if optimizer is not None else []
         before = hooks_of(model, optimizers)
         sink = MemorySink()
+        options.setdefault("overhead_budget", 0.0)
         before = next((count for _, known, _, count in attached if known is model), before)
         scope = watch(model, optimizer, _sink=sink, **options)  # type: ignore[arg-type]
         attached.append((scope, model, optimizers, before))

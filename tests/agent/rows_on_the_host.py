@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 
+from floatscope._device_rows import Route
 from floatscope._recorder import Means
 from floatscope._ring import Ring
 from floatscope._stats import Plan, Reference, Rows, Variant
@@ -69,14 +70,16 @@ def means(
 ) -> Means:
     """Batched, and through ``ring`` (one of 8 MB without)."""
 
-    def transfer(device: torch.device, rows: int) -> tuple[Ring, Streams]:
-        chosen = ring or Ring(8 << 20, reserve=1 << 10, allocate=on_the_host)
-        return chosen, cast("Streams", streams or OneStream())
+    def route(device: torch.device) -> Route:
+        def make(rows: int) -> Ring:
+            return ring or Ring(8 << 20, reserve=1 << 10, allocate=on_the_host)
+
+        return Route(make, cast("Streams", streams or OneStream()))
 
     return Means(
         variant=variant,
-        batched=lambda _: True,
-        ring=transfer,
+        batched=lambda device: device.type == "cpu",
+        route=route,
         row_elements=row_elements,
         batch_bytes=lambda _: batch_bytes,
     )

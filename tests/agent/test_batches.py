@@ -20,7 +20,7 @@ from tests.agent.rows_on_the_host import Runs, means
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
-EVERY = floatscope.Config(activations_every=1, histograms_every=1, weights_every=1)
+EVERY = floatscope.Config(activations_every=1, histograms_every=1, weights_every=1, updates_every=0)
 X = torch.arange(8.0).reshape(2, 4)
 
 
@@ -140,7 +140,7 @@ def test_a_row_never_takes_more_elements_than_its_bins_can_count(attach: Attach)
         for number, want in enumerate(gradients):
             assert_row(sink.row(len(sink.pending) - 1, "grad", str(number)), want)
     for pending in scope._recorder._devices.values():
-        assert not pending.parts
+        assert not pending.parts()
     row = sink.row(0, "act_in", "0")
     assert row is not None
     assert row["count"] == 24

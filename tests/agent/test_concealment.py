@@ -110,3 +110,14 @@ def test_a_script_that_fails_leaves_the_hooks_where_they_were(attach: Attach) ->
         torch.jit.script(model)
     assert hooks(model) == before
     later.remove()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the call would succeed; tests/gpu has it")
+def test_a_watched_module_can_be_made_a_graphed_callable(attach: Attach) -> None:
+    model = make_model()
+    attach(model)
+    before = hooks(model)
+    # Hooks on the module are refused first of all; what comes next is that this machine needs a device.
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
+        torch.cuda.make_graphed_callables(model, (X,))
+    assert hooks(model) == before

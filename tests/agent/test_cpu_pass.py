@@ -41,7 +41,7 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
     result = Compilation(lambda: directory, works)
     result.start()
     assert result.wait(50.0)
-    assert result.function is not None
+    assert result.function() is not None
     return result
 
 
@@ -49,8 +49,7 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
 def variant(request: pytest.FixtureRequest) -> Cpu:
     if request.param == "torch":
         return Cpu(lambda: None)
-    function = request.getfixturevalue("compilation").function
-    return Cpu(lambda: function)
+    return Cpu(request.getfixturevalue("compilation").function)
 
 
 def measured(
@@ -258,8 +257,7 @@ def test_subnormals_survive_a_thread_that_flushes_them(variant: Cpu) -> None:
 
 
 def test_threads_change_no_bit(compilation: Compilation) -> None:
-    function = compilation.function
-    variant = Cpu(lambda: function)
+    variant = Cpu(compilation.function)
     tensors = [VALUES["normal"](n) for n in (3_000_000, 10, 1_700_001)]
     alone = measured(variant, tensors, (0, 1, 0))
     threads = torch.get_num_threads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -44,7 +45,7 @@ def test_lists_are_measured_in_one_run_from_the_second_step_on(attach: Attach, c
     means_, variant = chosen
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=means_)
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=means_)
     norms = []
     for number in range(4):
         backward(model, 1.0 + number)
@@ -73,7 +74,7 @@ def test_a_group_that_is_added_is_read(attach: Attach, chosen: tuple[Means, Runs
 def test_parameters_that_are_replaced_are_not_read_as_the_old_ones(attach: Attach, chosen: tuple[Means, Runs]) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
     for number in range(4):
         if number == 2:
             model[0].weight = nn.Parameter(torch.full((8, 6), 0.5))
@@ -92,7 +93,7 @@ def test_gradients_that_come_and_go(attach: Attach, chosen: tuple[Means, Runs]) 
     means_, variant = chosen
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=means_)
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=means_)
     absent: list[list[int]] = [[5], [], [], [0, 1], [2], [], [0, 1, 2, 3, 4]]
     norms, layers = [], []
     for number, without in enumerate(absent):
@@ -114,7 +115,7 @@ def test_gradients_that_come_and_go(attach: Attach, chosen: tuple[Means, Runs]) 
 def test_a_model_that_changes_its_dtype(attach: Attach, chosen: tuple[Means, Runs], dtype: torch.dtype) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
     norms = []
     for number in range(5):
         if number == 2:
@@ -131,7 +132,7 @@ def test_a_model_that_changes_its_dtype(attach: Attach, chosen: tuple[Means, Run
 def test_a_list_that_turns_sparse(attach: Attach, chosen: tuple[Means, Runs]) -> None:
     model = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
     for number in range(5):
         setattr(model[0], "sparse", number in (2, 3))  # noqa: B010
         model.zero_grad()
@@ -148,7 +149,7 @@ def test_clipping_and_two_optimizers_share_what_is_known(attach: Attach, chosen:
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizers = [torch.optim.SGD(weights, lr=0.1, momentum=0.9), torch.optim.AdamW(others)]
-    scope, sink = attach(model, optimizers, activations_every=0, weights_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizers, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
     norms = []
     for number in range(8):
         backward(model, 1.0 + number)
@@ -166,22 +167,21 @@ def test_clipping_and_two_optimizers_share_what_is_known(attach: Attach, chosen:
         assert counts == [56, 16, 27]
 
 
-def test_lists_do_not_keep_parameters_alive_and_identities_may_come_again(
-    attach: Attach, chosen: tuple[Means, Runs]
-) -> None:
+def test_lists_keep_no_parameter_alive_that_its_optimizer_gave_up(attach: Attach, chosen: tuple[Means, Runs]) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, _ = attach(model, optimizer, activations_every=0, weights_every=0, _means=chosen[0])
-    for _ in range(2):
+    scope, _ = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    for number in range(4):
+        if number == 3:
+            [known] = scope._gradients._lists._lists.values()
+            assert known.valid
+            gone = weakref.ref(optimizer.param_groups[0]["params"].pop())
+            setattr(model[3], "bias", None)  # noqa: B010
         backward(model, 1.0)
         optimizer.step()
         scope.step()
-    [known] = scope._gradients._lists._lists.values()
-    assert known.valid
-    optimizer.param_groups[0]["params"].pop()
-    optimizer.state.clear()
-    setattr(model[3], "bias", None)  # noqa: B010
-    assert not known.valid
+    assert gone() is None
+    assert not known.valid, "another parameter may have its identity"
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -206,7 +206,7 @@ def test_an_optimizer_inside_the_backward_pass(attach: Attach, batched: bool) ->
         for p in model.parameters()
     ]
     chosen_means = means(variant=lambda _: variant) if batched else Means(variant=lambda _: variant)
-    scope, sink = attach(model, activations_every=0, weights_every=0, _means=chosen_means)
+    scope, sink = attach(model, activations_every=0, weights_every=0, updates_every=0, _means=chosen_means)
     for number in range(3):
         wanted.append({})
         model(torch.full((2, 6), 1.0 + number)).square().sum().backward()

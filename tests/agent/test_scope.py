@@ -18,11 +18,10 @@ import torch
 from torch import nn
 
 import floatscope
-from floatscope import Config, Scope, _scope
+from floatscope import Config, Scope, _scope, _sending
 from floatscope._guard import Guard, swallowed
 from floatscope._memory import MemorySink
 from floatscope._operands import Operand
-from floatscope._placement import rank_and_world
 from floatscope._record import RecordLostError
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -278,13 +277,13 @@ def test_a_resumed_training_goes_on_at_its_own_step(attach: Attach) -> None:
 def test_rank_and_world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert rank_and_world() == (3, 8)
+    assert _placement.rank_and_world() == (3, 8)
 
 
 def test_the_description_of_a_run_is_plain_data() -> None:
     model = make_model()
     config = Config(token="secret", histograms_every=3)
-    description = _scope._description(model, [sgd(model)], torch.amp.GradScaler("cpu"), config)
+    description = _sending.description(model, [sgd(model)], torch.amp.GradScaler("cpu"), config)
     packed = msgspec.msgpack.encode(description)
     assert msgspec.msgpack.decode(packed) == description
     assert b"secret" not in packed

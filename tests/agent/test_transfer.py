@@ -114,7 +114,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # Ten rows with histograms take 21 KB, the scalars of a step 512 bytes.
     ring = Ring(24 << 10, reserve=1 << 10, allocate=on_the_host)
-    scope, sink = attach(model, optimizer, _means=means(ring=ring), config=EVERY)
+    scope, sink = attach(model, optimizer, _means=means(ring=ring), config=EVERY, updates_every=0)
     for _ in range(8):
         step(model, optimizer, scope)
     full = sink.pending[0].resolve()

@@ -14,6 +14,7 @@ _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
     "stats": "the pass over tensors on a CPU, by variant",
     "kernels": "statistics kernels against copy bandwidth, on a GPU",
+    "governor": "the default settings against the budget of 1 %, on the CPU",
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "ingest": "durable ingest over a real WebSocket",

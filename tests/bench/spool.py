@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,12 +63,12 @@ def _slow_disk() -> Iterator[None]:
         time.sleep(0.5)
         return write(descriptor, buffers)
 
-    def slow_sync(descriptor: Any) -> None:  # noqa: ANN401 - as the original
+    def slow_sync(descriptor: int) -> None:
         time.sleep(2.0)
         sync(descriptor)
 
     _segments._write_all = slow_write  # type: ignore[assignment]
-    os.fdatasync = slow_sync
+    os.fdatasync = slow_sync  # type: ignore[assignment]
     yield
     _segments._write_all = write
     os.fdatasync = sync

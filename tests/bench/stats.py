@@ -113,10 +113,11 @@ def main() -> None:
         compilation = Compilation(lambda: cache, works)
         compilation.start()
         compilation.wait(60.0)
+        compilation.function()
         print(f"  compiled and checked in {time.perf_counter() - begin:.2f} s")
     variants: dict[str, Variant] = {"reference": Reference(), "cpu, torch operations": Cpu(lambda: None)}
-    if compilation.function is not None:
-        variants["cpu, C"] = Cpu(lambda: compilation.function)
+    if compilation.function() is not None:
+        variants["cpu, C"] = Cpu(compilation.function)
     _alone(variants)
     for name, make in _MODELS.items():
         print(f"  {name}, gradients in every step")

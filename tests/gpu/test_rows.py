@@ -11,6 +11,7 @@ from torch import nn
 
 import floatscope
 from floatscope import Config, Operand
+from floatscope._device_rows import Route
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._recorder import Means, Recorder
@@ -226,13 +227,15 @@ def test_rows_of_captured_code_are_collected() -> None:
 
 
 def test_a_full_ring_never_makes_a_step_wait() -> None:
-    def small(device: torch.device, rows: int) -> tuple[Ring, Streams] | None:
-        return (Ring(64 << 10, reserve=4 << 10), Streams(device)) if device.type == "cuda" else None
+    def small(device: torch.device) -> Route | None:
+        if device.type != "cuda":
+            return None
+        return Route(lambda _: Ring(64 << 10, reserve=4 << 10), Streams(device))
 
     model, sink = make_model().cuda(), MemorySink()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = X.cuda()
-    with floatscope.watch(model, optimizer, config=EVERYTHING, _sink=sink, _means=Means(ring=small)) as scope:
+    with floatscope.watch(model, optimizer, config=EVERYTHING, _sink=sink, _means=Means(route=small)) as scope:
         for _ in range(12):
             torch.cuda.set_sync_debug_mode("error")
             optimizer.zero_grad()

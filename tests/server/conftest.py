@@ -161,6 +161,8 @@ class Agent:
     config: dict[str, Any] = field(default_factory=dict)
     token: str | None = None
     seq: int = 0
+    told: list[wire.Focus | wire.Freeze | wire.Alert] = field(default_factory=list)
+    """What the server said without having been asked."""
     _socket: ClientConnection | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -201,10 +203,21 @@ class Agent:
         self._socket.send(message if isinstance(message, bytes) else wire.encode(message))
 
     def receive(self) -> wire.ServerMessage:
+        """The next answer; what comes before it unasked goes to ``told``."""
+        while True:
+            message = self.hear()
+            if not isinstance(message, wire.Focus | wire.Freeze | wire.Alert):
+                return message
+
+    def hear(self) -> wire.ServerMessage:
+        """The next message of any kind."""
         assert self._socket is not None
         data = self._socket.recv(timeout=DEADLINE_S)
         assert isinstance(data, bytes)
-        return wire.decode_server(data)
+        message = wire.decode_server(data)
+        if isinstance(message, wire.Focus | wire.Freeze | wire.Alert):
+            self.told.append(message)
+        return message
 
     def ask(self, message: wire.AgentMessage | bytes) -> wire.ServerMessage:
         self.send(message)

@@ -20,6 +20,7 @@
  * @property {Record<Severity, number>} alerts open ones
  * @property {Record<Severity, number>} alerts_past resolved ones
  * @property {JsonNumber[]} sparkline losses
+ * @property {import("./overhead.js").Overhead | null} overhead what the agent costs
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo

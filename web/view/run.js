@@ -2,6 +2,7 @@
 
 import { PHONE, gutterFor } from "../data/geometry.js";
 import { number } from "../data/json.js";
+import { cost } from "../data/overhead.js";
 import { bits, clock, count, duration, figure, powerOfTwo, sentences } from "../data/text.js";
 import { currentRun, presentAttempt, silentSeconds, visibleRange } from "../state.js";
 import { alertList } from "./alerts.js";
@@ -15,6 +16,9 @@ import { empty, failure, loading } from "./notes.js";
 import { rankNotesOf } from "./rank-notes.js";
 import { grade, newestStep } from "./runs.js";
 import { strip } from "./strip.js";
+
+/** What the button asks for. */
+const CLOSER_STEPS = 100;
 
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../main.js").Context} Context */
@@ -57,7 +61,9 @@ function head(run, state, { t, act }) {
   const { n, started } = presentAttempt(state, run);
   const ofAttempt = (/** @type {string} */ label) => (n === null ? label : `${label} \u00b7 ${t("run.attempt", { n: String(n) })}`);
   const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
-  const readings = /** @type {const} */ ([
+  const spent = cost(run.overhead, t);
+  /** @type {[string, string, string, string?][]} */
+  const readings = [
     [t("run.state"), silent === null ? t(`state.${run.state}`) : t("runs.silent", { time: duration(silent) }), `state-${silent === null ? run.state : "stale"}`],
     [t("runs.step"), newestStep(run), ""],
     [t("series.loss"), figure(number(run.last.loss)), ""],
@@ -65,7 +71,8 @@ function head(run, state, { t, act }) {
     [t("series.loss_scale"), powerOfTwo(number(run.last.loss_scale)), ""],
     [ofAttempt(t("runs.duration")), started === null || Number.isNaN(end) ? "\u2014" : duration((end - started) / 1000), ""],
     [ofAttempt(t("runs.started")), started === null ? "\u2014" : clock(started, state.now), "wide"],
-  ]);
+    ...(spent === null ? [] : [/** @type {[string, string, string, string]} */ ([t("run.cost"), spent.text, spent.over ? "state-stale" : "", spent.title])]),
+  ];
   return h(
     "section",
     { class: "head" },
@@ -84,8 +91,16 @@ function head(run, state, { t, act }) {
         : h("p", { class: "whence muted" }, t("run.no_headroom")),
     ),
     meter(state, headroom, t),
-    h("dl", { class: "readings" }, readings.map(([label, value, className]) => h("div", { class: className }, h("dt", null, label), h("dd", null, value)))),
+    h("dl", { class: "readings" }, readings.map(([label, value, className, title]) => h("div", { class: className, title }, h("dt", null, label), h("dd", null, value, title === undefined ? null : h("span", { class: "sr" }, ` ${title}`))))),
   );
+}
+
+/** @param {State} state @param {Context["t"]} t @param {Context["act"]} act */
+function closer(state, t, act) {
+  if (state.session?.scope !== "admin" || currentRun(state)?.state !== "live") return null;
+  if (state.closer) return h("span", { class: "muted", role: "status" }, t("run.closer_now"));
+  const steps = { steps: String(CLOSER_STEPS) };
+  return h("button", { type: "button", title: t("run.closer_title", steps), onclick: () => void act.lookCloser(CLOSER_STEPS) }, t("run.closer", steps));
 }
 
 /** The range that every trace shows. @param {State} state @param {import("../data/geometry.js").Range} range @param {Context} context */
@@ -114,6 +129,7 @@ function axisBar(state, range, { t, act }) {
     route.from !== null || route.to !== null
       ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(route.to === null ? "axis.whole" : "axis.follow"))
       : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t(currentRun(state)?.state === "live" ? "axis.hint" : "axis.hint_still")),
+    closer(state, t, act),
     state.notice ? h("span", { class: "failed", role: "alert" }, sentences(state.notice.message || t("note.unreachable"), state.notice.hint)) : null,
   );
 }

@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     scaler = torch.amp.GradScaler(options.device)
     data = batches(corpus(), batch=4, context=model.context, seed=options.seed)
 
-    # The limits move within a few steps here, and the model is small: look at every tensor in every step.
+    # The limits move within a few steps here, and the model is small: look at every tensor in every step, whatever it
+    # costs.
     with floatscope.watch(
         model,
         optimizer,
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server=options.server,
         activations_every=1,
         weights_every=1,
+        overhead_budget=0,
     ) as scope:
         deadline = time.monotonic() + options.seconds
         for step in range(options.steps):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 from floatscope._packing import Batch, Loss
@@ -13,11 +15,10 @@ __all__ = [
     "Entry",
     "Storage",
     "buffers_of",
+    "covering",
     "entry_of",
     "joined",
     "lost_batch",
-    "records_of",
-    "same_loss",
     "widened",
     "without_body",
 ]
@@ -57,6 +58,11 @@ class Entry:
         return self.seq + self.span
 
     @property
+    def records(self) -> int:
+        """Step records in it that can arrive."""
+        return self.item.records if isinstance(self.item, Batch) else 0
+
+    @property
     def before(self) -> int:
         """Records that came before it."""
         return self.total - self.counted
@@ -79,16 +85,6 @@ def widened(item: Batch | Loss, other: Loss | None) -> Loss:
     if other is None:
         return loss
     return replace(loss, first=min(loss.first, other.first), last=max(loss.last, other.last))
-
-
-def records_of(entry: Entry) -> int:
-    """Step records in it that can arrive."""
-    return entry.item.records if isinstance(entry.item, Batch) else 0
-
-
-def same_loss(item: Batch | Loss, loss: Loss) -> bool:
-    """Whether both can be declared in one."""
-    return isinstance(item, Loss) and item.reason == loss.reason
 
 
 def joined(first: Entry, second: Entry) -> Entry:
@@ -122,3 +118,13 @@ def buffers_of(entry: Entry) -> list[bytes]:
     return encoded(
         entry.item, seq=entry.seq, span=entry.span, counted=entry.counted, total=entry.total, named=entry.named
     )
+
+
+def covering(seq: int, groups: Iterable[Iterable[Entry]], end: int) -> tuple[Entry | None, int]:
+    """What covers ``seq`` in ``groups``, which are in order, and the first number from there on, else ``end``."""
+    for entry in chain.from_iterable(groups):
+        if entry.seq <= seq < entry.end:
+            return entry, seq
+        if entry.seq > seq:
+            return None, entry.seq
+    return None, end

@@ -115,6 +115,7 @@ def _deliver(
             beat=lambda: wire.Beat(step=contents.last_step, spool_bytes=segments.nbytes(outbox.acknowledged)),
             farewell=lambda: contents.bye if contents.bye is not None else _KILLED,
             aborted=lambda: aborted() or clock.over(),
+            heard=lambda _: None,  # orders are for a training that goes on
         ),
         pause=pause,
         delays=lambda: backoff_delays(random.Random()),  # noqa: S311  # jitter, no secret
@@ -137,14 +138,7 @@ def _deliver(
 
 def _outbox(folder: Folder, segments: Segments, contents: Contents, about: About) -> SpooledOutbox:
     outbox = SpooledOutbox(max_records=1 << 20, max_bytes=1 << 20, window_bytes=0, wake=lambda: None)
-    outbox.resume(
-        segments,
-        last_seq=contents.last_seq,
-        total=contents.total,
-        acknowledged=folder.cursor(),
-        before=contents.before,
-        layers=about.layers,
-    )
+    outbox.resume(segments, contents, folder.cursor(), about.layers)
     if contents.torn is not None:
         outbox.append(contents.torn)
     return outbox

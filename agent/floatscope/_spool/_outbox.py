@@ -5,42 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from floatscope import wire
 from floatscope._outbox import OutboxCounts, message_of, names_of
 from floatscope._packing import BLOCK_OVERHEAD, Batch, Loss, empty_batch
-from floatscope._spool._entries import (
-    Entry,
-    Storage,
-    entry_of,
-    joined,
-    lost_batch,
-    records_of,
-    same_loss,
-    widened,
-    without_body,
-)
+from floatscope._spool._entries import Entry, Storage, covering, entry_of, joined, lost_batch, widened
 from floatscope._spool._format import content_of
-from floatscope._spool._segments import Stored
+from floatscope._spool._ledger import Ledger
+from floatscope._spool._segments import Contents, Stored
 
 __all__ = ["SpooledOutbox"]
 
-_HISTORY = 1024
-"""Acknowledged batches that are remembered one by one, for a server that comes back knowing less than it said."""
 _FULL = "outbox_full"
 _FILLER = empty_batch()
-
-
-@dataclass(frozen=True, slots=True)
-class _Acknowledged:
-    entry: Entry
-    records: int
-
-    @property
-    def seq(self) -> int:
-        return self.entry.seq
 
 
 class SpooledOutbox:
@@ -71,41 +50,29 @@ class SpooledOutbox:
         self._cursor = 0
         self._peeked: Entry | None = None
         self._again: dict[int, Entry] = {}
-        self._held_back = self._fill_until = 0
+        self._held_back = 0, 0
+        self._fill_until = 0
         self._decided: dict[int, Entry] = {}
-        self._owed: dict[int, int] = {}
-        self._forgotten: Loss | None = None
         self._fill_names: deque[Batch] = deque()
         self._sent_total = 0
         self._sent_step = 0
         self._acked = 0
         self._acked_total = 0
-        self._most_acked = 0
-        self._history: deque[_Acknowledged] = deque(maxlen=_HISTORY)
-        self._acknowledged = self._waiting = 0
-        self._lost: dict[str, int] = {}
+        self._most_acked = self._most_taken = 0
+        self._ledger = Ledger()
         self._abandoned: str | None = None
         self._layers: dict[int, wire.Layer] = {}
 
     # Taking up what a former process has left
 
-    def resume(
-        self,
-        storage: Storage,
-        *,
-        last_seq: int,
-        total: int,
-        acknowledged: int,
-        before: int,
-        layers: Iterable[wire.Layer],
-    ) -> None:
-        """Begin with what is stored; ``before`` records of ``total`` came before the first one that is left."""
+    def resume(self, storage: Storage, contents: Contents, acknowledged: int, layers: Iterable[wire.Layer]) -> None:
+        """Begin with what is stored, of which the server has everything up to ``acknowledged``."""
         self._storage = storage
-        self._next_seq, self._total = last_seq + 1, total
-        self._acked = min(acknowledged, last_seq)
-        known = self._total_before(self._acked + 1, default=before)
-        self._acked_total = self._sent_total = before if known is None else known
-        self._waiting = total - self._acked_total
+        self._next_seq, self._total = contents.last_seq + 1, contents.total
+        self._acked = min(acknowledged, contents.last_seq)
+        known = self._total_before(self._acked + 1)
+        self._acked_total = self._sent_total = contents.before if known is None else known
+        self._ledger.waiting = self._total - self._acked_total
         self._layers = {layer.index: layer for layer in layers}
 
     # The packing side
@@ -118,18 +85,22 @@ class SpooledOutbox:
 
     def _append(self, item: Batch | Loss) -> None:
         if self._abandoned is not None:
-            self._count(self._abandoned if isinstance(item, Batch) else item.reason, item.records)
+            self._ledger.count(self._abandoned if isinstance(item, Batch) else item.reason, item.records)
             return
         last = self._unwritten[-1] if self._unwritten else None
         if isinstance(item, Loss):
-            self._count(item.reason, item.records)
-            if last is not None and last.seq >= self._send_seq and same_loss(last.item, item):
-                assert isinstance(last.item, Loss)
+            self._ledger.count(item.reason, item.records)
+            if (
+                last is not None
+                and last.seq > self._most_taken
+                and isinstance(last.item, Loss)
+                and last.item.reason == item.reason
+            ):
                 last.item = last.item.merged(item)
                 return
         else:
             self._total += item.records
-            self._waiting += item.records
+            self._ledger.waiting += item.records
             self._layers.update((layer.index, layer) for layer in item.layers)
             self._tail_open = item.continued
         self._tail_step = item.last
@@ -150,11 +121,11 @@ class SpooledOutbox:
     def _hold(self, entry: Entry) -> None:
         self._unwritten.append(entry)
         self._held_bytes += entry.item.nbytes
-        self._held_records += records_of(entry)
+        self._held_records += entry.records
 
     def _release(self, entry: Entry) -> None:
         self._held_bytes -= entry.item.nbytes
-        self._held_records -= records_of(entry)
+        self._held_records -= entry.records
 
     def _shrink(self) -> None:
         while len(self._unwritten) > 1 and (
@@ -167,29 +138,22 @@ class SpooledOutbox:
     def _drop_oldest(self) -> None:
         oldest = self._unwritten.popleft()
         self._release(oldest)
-        if oldest.seq < self._send_seq or oldest.seq in self._again:
-            return  # It is on its way; only the copy for the disk is gone.
+        if oldest.seq <= self._most_taken:
+            return  # It was sent; only the copy for the disk is gone.
         hole = self._as_hole(oldest)
         if hole is oldest:
             following = self._unwritten.popleft()
             self._release(following)
             hole = joined(oldest, self._as_hole(following))
         self._unwritten.appendleft(hole)
-        self._held_records += records_of(hole)
+        self._held_records += hole.records
 
     def _as_hole(self, entry: Entry) -> Entry:
         batch = entry.item
         if isinstance(batch, Loss):
             return entry
-        self._lose(_FULL, batch.records)
+        self._ledger.lose(_FULL, batch.records)
         return replace(entry, item=lost_batch(batch, _FULL), named=bool(batch.layers))
-
-    def _count(self, reason: str, records: int) -> None:
-        self._lost[reason] = self._lost.get(reason, 0) + records
-
-    def _lose(self, reason: str, records: int) -> None:
-        self._waiting -= records
-        self._count(reason, records)
 
     # The writing side
 
@@ -222,16 +186,16 @@ class SpooledOutbox:
         """Nothing will be written any more; what is on disk can be read back as long as the disk lets us."""
         with self._lock:
             self._storing = False
-            self._held_back = 0
+            self._held_back = 0, 0
             self._unwritten.extendleft(reversed(self._writing))
             self._writing = []
             self._trim()
 
-    def hold_back(self, end: int) -> int:
-        """Take nothing below ``end`` for now; returns the number up to which everything was taken before."""
+    def hold_back(self, first: int, end: int) -> int:
+        """Take nothing from ``first`` to below ``end`` for now; returns the number up to which all was taken before."""
         with self._lock:
-            self._held_back = end
-            self._again = {seq: entry for seq, entry in self._again.items() if seq >= end}
+            self._held_back = first, end
+            self._again = {seq: entry for seq, entry in self._again.items() if not first <= seq < end}
             while self._window and self._window[0].seq < end:
                 self._window_held -= self._window.popleft().item.nbytes
             return self._send_seq - 1
@@ -239,9 +203,9 @@ class SpooledOutbox:
     def lose_stored(self, loss: Loss | None) -> None:
         """Room was needed: ``loss`` was below that end, on disk, and not taken. A gap there stands in its place."""
         with self._lock:
-            self._held_back = 0
+            self._held_back = 0, 0
             if loss is not None:
-                self._lose(loss.reason, loss.records)
+                self._ledger.lose(loss.reason, loss.records)
 
     def _trim(self) -> None:
         while self._window and (
@@ -284,7 +248,7 @@ class SpooledOutbox:
         """The entry that comes next, from memory or from the disk."""
         with self._lock:
             seq = self._send_seq
-            if seq < self._held_back:
+            if self._held_back[0] <= seq < self._held_back[1]:
                 return None
             entry = self._again.pop(seq, None)
             if entry is None and seq < self._fill_until:
@@ -304,28 +268,17 @@ class SpooledOutbox:
         with self._lock:
             if entry.named:
                 self._wake()
-            if entry.seq < seq:  # sent up to its middle on a connection before
-                entry = Entry(seq=seq, item=_FILLER, counted=0, total=entry.total, span=entry.end - seq)
+            if entry.seq < seq:
+                # The server knows its beginning, as a gap or as what the gap stands for since: better told twice.
+                entry = replace(entry, seq=seq, counted=0, span=entry.end - seq)
             return self._begin(entry)
 
     def _held(self, seq: int) -> tuple[Entry | None, int]:
         """What covers ``seq`` in memory, and the first number that memory holds from there on."""
-        first = self._next_seq
-        for entries in (self._window, self._writing, self._unwritten):
-            for entry in entries:
-                if entry.seq <= seq < entry.end:
-                    return entry, seq
-                if entry.seq > seq:
-                    return None, min(first, entry.seq)
-        return None, first
+        return covering(seq, (self._window, self._writing, self._unwritten), self._next_seq)
 
     def _stored(self, seq: int) -> Stored | None:
-        if self._storage is None:
-            return None
-        try:
-            return self._storage.read(seq)
-        except OSError:
-            return None
+        return self._storage.read(seq) if self._storage is not None else None
 
     def _covering(self, seq: int, stored: Stored | None, held_from: int) -> Entry | None:
         """What the disk has under ``seq``, or else a hole up to what comes next."""
@@ -345,22 +298,23 @@ class SpooledOutbox:
             end, total, step = following.seq, following.before, following.item.first
         reason = "server_lost" if seq <= self._most_acked else "spool_damaged"
         records = max(0, total - self._sent_total)
-        owed = self._take_owed(seq, end)
+        owed = self._ledger.take_owed(seq, end)
         # Among what the server forgot there may be losses, which were counted when they happened.
-        self._lose(reason, owed if seq <= self._most_acked else min(records, self._waiting))
+        self._ledger.lose(reason, owed if seq <= self._most_acked else min(records, self._ledger.waiting))
         loss = Loss(first=min(self._sent_step, step), last=max(self._sent_step, step), records=records, reason=reason)
         if reason == "server_lost":
-            loss = widened(loss, self._forgotten)
+            loss = widened(loss, self._ledger.forgotten)
         hole = Entry(seq=seq, item=loss, counted=records, total=total, span=end - seq, named=True)
         self._decided[seq] = hole
         return hole
 
     def _begin(self, entry: Entry) -> Entry:
         """Note where we are, and cut ``entry`` down to its first number."""
+        self._most_taken = max(self._most_taken, entry.seq)
         self._sent_total = entry.total
-        owed = self._take_owed(entry.seq, entry.end)
+        owed = self._ledger.take_owed(entry.seq, entry.end)
         if owed and isinstance(entry.item, Loss):
-            self._lose(entry.item.reason, owed)  # given up after the server had it, and before it forgot it
+            self._ledger.lose(entry.item.reason, owed)  # given up after the server had it, and before it forgot it
         if entry.item is not _FILLER:
             self._sent_step = entry.item.last
         self._fill_until = max(self._fill_until, entry.end)
@@ -375,10 +329,6 @@ class SpooledOutbox:
                 self._fill_names.extend(names[: entry.span - 1])
         return replace(entry, item=item, span=1, named=False)
 
-    def _take_owed(self, seq: int, end: int) -> int:
-        """Records under these numbers that had been acknowledged once, and wait again."""
-        return sum(self._owed.pop(number) for number in [n for n in self._owed if seq <= n < end])
-
     def _append_loss_of(self, loss: Loss) -> None:
         self._hold(Entry(seq=self._next_seq, item=loss, counted=0, total=self._total))
         self._next_seq += 1
@@ -392,11 +342,8 @@ class SpooledOutbox:
         while self._flight and (self._flight[0].seq <= seq or self._flight[0].settled):
             entry = self._flight.popleft()
             self._cursor = max(0, self._cursor - 1)
-            records = entry.item.records if isinstance(entry.item, Batch) else 0
-            self._acknowledged += records
-            self._waiting -= records
             self._acked, self._acked_total = entry.seq, entry.total
-            self._history.append(_Acknowledged(without_body(entry), records))
+            self._ledger.arrive(entry)
         self._most_acked = max(self._most_acked, self._acked)
         self._trim()
 
@@ -412,7 +359,7 @@ class SpooledOutbox:
             if expected == self._acked + 1:
                 return
         # A look at the disk; nobody but this thread changes what is acknowledged.
-        before = self._total_before(expected, default=None)
+        before = self._total_before(expected)
         with self._lock:
             if self._peeked is not None:
                 self._again[self._peeked.seq] = self._peeked
@@ -435,35 +382,27 @@ class SpooledOutbox:
         if before is None:
             held = self._held(expected)[0]
             before = held.before if held is not None else self._total
-        skipped = min(self._waiting, max(0, before - self._acked_total))
-        self._acknowledged += skipped
-        self._waiting -= skipped
+        skipped = min(self._ledger.waiting, max(0, before - self._acked_total))
+        self._ledger.skip(skipped)
         self._acked_total = before
         self._most_acked = max(self._most_acked, expected - 1)
 
     def _go_back_to(self, expected: int, before: int | None) -> None:
-        forgotten = [known for known in self._history if known.seq >= expected]
-        back = sum(known.records for known in forgotten)
-        self._owed.update((known.seq, known.records) for known in forgotten if known.records)
-        for known in forgotten:
-            self._forgotten = widened(known.entry.item, self._forgotten)
-        self._acknowledged -= back
-        self._waiting += back
-        self._history = deque((known for known in self._history if known.seq < expected), maxlen=_HISTORY)
+        back = self._ledger.forget_from(expected)
         self._again.update((entry.seq, entry) for entry in self._flight)
         for entry in self._flight:
             entry.settled = False
         self._flight.clear()
         self._acked_total = self._acked_total - back if before is None else before
 
-    def _total_before(self, seq: int, *, default: int | None) -> int | None:
+    def _total_before(self, seq: int) -> int | None:
         """Records up to the number before ``seq``, as far as that is known."""
         if seq <= 1:
             return 0
-        if known := [known.entry.total for known in self._history if known.seq == seq - 1]:
-            return known[-1]
+        if (known := self._ledger.total_at(seq - 1)) is not None:
+            return known
         stored = self._stored(seq - 1)
-        return stored.total if stored is not None and stored.seq < seq <= stored.seq + stored.span else default
+        return stored.total if stored is not None and stored.seq < seq <= stored.seq + stored.span else None
 
     def send_again(self) -> None:
         """Send everything that is not acknowledged once more."""
@@ -476,18 +415,12 @@ class SpooledOutbox:
         That is the names in the batch, or else the declaration of its loss. False when ``seq`` is no batch.
         """
         with self._lock:
-            entry = self._batch_in_flight(seq)
-            if entry is None:
+            entry = self._sent(seq)
+            if entry is None or not isinstance(entry.item, Batch) or entry.item is _FILLER:
                 return False
-            batch = entry.item
-            assert isinstance(batch, Batch)
-            self._lose(reason, batch.records)
-            loss = lost_batch(batch, reason)
-            layers = batch.layers or content_of(batch.body).layers
-            names = [] if batch.names_only else names_of(batch.first, layers, continued=True)
-            self._decided[seq] = replace(entry, item=loss)
-            entry.item = names[0] if len(names) == 1 else loss
+            names, loss = self._refuse(entry, entry.item, reason)
             if len(names) == 1:
+                entry.item = names[0]
                 self._append_loss_of(loss)
         self._wake()
         return True
@@ -496,34 +429,33 @@ class SpooledOutbox:
         """The server has noted the loss of batch ``seq`` for ``reason`` itself, and went on to the next one."""
         names: list[Batch] = []
         with self._lock:
-            entry = next((entry for entry in self._flight if entry.seq == seq), None)
+            entry = self._sent(seq)
             if entry is None:
                 return
-            if isinstance(batch := entry.item, Batch):
-                self._lose(reason, batch.records)
-                entry.item = lost_batch(batch, reason)
-                self._decided[seq] = replace(entry)
-                if not batch.names_only:
-                    layers = batch.layers or content_of(batch.body).layers
-                    names = names_of(batch.last, layers, continued=True)
+            if isinstance(entry.item, Batch):
+                names, _ = self._refuse(entry, entry.item, reason)
             entry.settled = True
             self._acknowledge(0)
         for batch in names:
             self.append(batch)
 
-    def _batch_in_flight(self, seq: int) -> Entry | None:
-        return next(
-            (e for e in self._flight if e.seq == seq and isinstance(e.item, Batch) and e.item is not _FILLER), None
-        )
+    def _sent(self, seq: int) -> Entry | None:
+        return next((entry for entry in self._flight if entry.seq == seq), None)
+
+    def _refuse(self, entry: Entry, batch: Batch, reason: str) -> tuple[list[Batch], Loss]:
+        """Count ``batch`` as lost; its names, which may not be, and the loss that stands in its place."""
+        self._ledger.lose(reason, batch.records)
+        entry.item = loss = lost_batch(batch, reason)
+        self._decided[entry.seq] = replace(entry)
+        layers = batch.layers or content_of(batch.body).layers
+        return ([] if batch.names_only else names_of(batch.last, layers, continued=True)), loss
 
     def abandon(self, reason: str) -> None:
         """Let go of memory: no server will take it now. What is on disk waits there, the rest counts as lost."""
         with self._lock:
             self._abandoned = reason
             if not self._storing or self._storage is None:
-                for entry in (*self._writing, *self._unwritten):
-                    if isinstance(entry.item, Batch) and entry.seq >= self._send_seq:
-                        self._lose(reason, entry.item.records)
+                self._ledger.lose(reason, self._ledger.waiting)
                 self._unwritten.clear()
                 self._held_bytes = self._held_records = 0
             self._window.clear()
@@ -561,8 +493,8 @@ class SpooledOutbox:
         """A consistent copy of the counters."""
         with self._lock:
             return OutboxCounts(
-                acknowledged=self._acknowledged,
-                lost=dict(self._lost),
-                waiting=self._waiting,
+                acknowledged=self._ledger.acknowledged,
+                lost=dict(self._ledger.lost),
+                waiting=self._ledger.waiting,
                 waiting_bytes=self._held_bytes + self._window_held + sum(e.item.nbytes for e in self._flight),
             )

@@ -82,7 +82,7 @@ class _Segment:
 class Segments:
     """Files in ``folder``. One thread appends and clears away, another one reads; neither waits for a write.
 
-    Everything that touches the disk may raise ``OSError``.
+    Everything that touches the disk may raise ``OSError``, but for ``read``.
     """
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
@@ -138,7 +138,7 @@ class Segments:
     # Reading
 
     def read(self, seq: int) -> Stored | None:
-        """The intact record that covers ``seq``, else the next one behind it; None without one."""
+        """The intact record that covers ``seq``, else the next one behind it; None without one that can be read."""
         while True:
             try:
                 return self._read(seq)
@@ -146,6 +146,8 @@ class Segments:
                 # Condensed or cleared away since the list was copied: what stands in its place is in the list now.
                 if not self.folder.is_dir():
                     return None
+            except OSError:
+                return None
 
     def _read(self, seq: int) -> Stored | None:
         with self._lock:
@@ -210,10 +212,10 @@ class Segments:
     def _old(self) -> list[_Segment]:
         return self._segments[:-1] if self._active >= 0 else self._segments
 
-    def condensable(self) -> int:
-        """The number after those of the oldest segment that ``condense`` would give up; 0 without one."""
+    def condensable(self) -> tuple[int, int] | None:
+        """First number of the oldest segment that ``condense`` would give up, and the one that follows its last."""
         with self._lock:
-            return next((segment.end for segment in self._old() if not segment.condensed), 0)
+            return next(((segment.first, segment.end) for segment in self._old() if not segment.condensed), None)
 
     def condense(self, taken: int, about: bytes) -> Loss | None:
         """Give up the oldest segment but the one that grows, and keep its events.

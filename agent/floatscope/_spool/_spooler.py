@@ -199,8 +199,8 @@ class Spooler:
                     return True
             finally:
                 folder.close()
-        while own is not None and (end := own.condensable()):
-            self.outbox.lose_stored(own.condense(self.outbox.hold_back(end), self._about.encoded()))
+        while own is not None and (numbers := own.condensable()):
+            self.outbox.lose_stored(own.condense(self.outbox.hold_back(*numbers), self._about.encoded()))
             if self._home.has_room(self.place.segment_bytes):
                 return True
         return False

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["cached"]
+__all__ = ["cached", "is_cached"]
 
 _DIGEST = hashlib.sha256().digest_size
 
@@ -22,16 +22,27 @@ def cached(kind: str, key: Sequence[str], make: Callable[[], bytes | None]) -> b
     it runs on the device. A directory or file of somebody else's is not trusted; where no file can be kept, ``make``
     is called each time.
     """
-    name = f"{kind}-{hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:40]}"
-    directory = _directory()
-    kept = None if directory is None else _read(directory / name)
+    path = _path(kind, key)
+    kept = None if path is None else _read(path)
     if kept is not None:
         return kept
     made = make()
-    if made is not None and directory is not None:
+    if made is not None and path is not None:
         with contextlib.suppress(OSError):
-            _write(directory / name, made)
+            _write(path, made)
     return made or b""
+
+
+def is_cached(kind: str, key: Sequence[str]) -> bool:
+    """Whether something is kept for ``key``."""
+    path = _path(kind, key)
+    return path is not None and _read(path) is not None
+
+
+def _path(kind: str, key: Sequence[str]) -> Path | None:
+    directory = _directory()
+    name = f"{kind}-{hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:40]}"
+    return None if directory is None else directory / name
 
 
 def _directory() -> Path | None:

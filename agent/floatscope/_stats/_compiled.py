@@ -1,35 +1,39 @@
-"""The pass in CUDA and HIP C++ (kernels.cu), compiled at run time: one launch for up to 168 tensors of any dtypes."""
+"""The pass in CUDA and HIP C++ (kernels.cu), compiled at run time: one launch for hundreds of tensors of any dtypes."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from floatscope._stats._cache import cached
+from floatscope._stats._cache import cached, is_cached
 from floatscope._stats._layout import Layouts, spans
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows
-from floatscope._stats._rtc import HIP, Driver, Function, Platform, compile_source
+from floatscope._stats._rtc import HIP, Driver, Function, Platform, compile_source, driver_version
 
-__all__ = ["SOURCE", "Compiled", "Shape", "options"]
+__all__ = ["FLOAT8", "SOURCE", "Build", "Compiled", "Shape", "float8_tables"]
 
 SOURCE = Path(__file__).with_name("kernels.cu")
 
 TENSORS = 168
 """Entries of a launch: what fits in the 4 KB that a kernel's arguments may have everywhere."""
+MORE_TENSORS = 336
+"""... and in 8 KB: of a model of 1.3B parameters all gradients."""
 
-_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3} | {
-    getattr(torch, name): 4 + table for table, name in enumerate(_FLOAT8)
+    getattr(torch, name): 4 + table for table, name in enumerate(FLOAT8)
 }
 _COUNTED = 1 << 31
 
-_LARGEST_PIECE = 128 << 10
+_LARGEST_PIECE = 256 << 10
 _SMALLEST_PIECE = 16 << 10
 _GRAIN = 8 << 10
 """Bytes that a block reads: what many tensors are cut into, and between which bounds a few are spread over the chip."""
@@ -38,31 +42,87 @@ _GRAIN = 8 << 10
 class Shape(NamedTuple):
     """Threads of a block, blocks a multiprocessor should hold at once, 16-byte loads in flight for a thread."""
 
-    threads: int = 512
-    resident: int = 2
+    threads: int = 256
+    resident: int = 4
     unroll: int = 8
 
 
-def options(platform: Platform, architecture: str, wave: int, shape: Shape) -> list[str]:
-    """What the compiler is told; ``architecture`` is sm_90 or gfx90a, ``wave`` the threads of a warp or wavefront."""
-    target = f"--offload-arch={architecture}" if platform is HIP else f"--gpu-architecture={architecture}"
-    macros = {
-        "WAVE": wave,
-        "THREADS": shape.threads,
-        "RESIDENT": shape.resident,
-        "UNROLL": shape.unroll,
-        "TENSORS": TENSORS,
-    }
-    return [target, "--std=c++17", *(f"-D{name}={value}" for name, value in macros.items())]
+_SHAPE = Shape()
 
 
-class _Work(ctypes.Structure):
-    _fields_ = (
-        ("address", ctypes.c_uint64 * TENSORS),
-        ("elements", ctypes.c_uint64 * TENSORS),
-        ("row", ctypes.c_uint32 * TENSORS),
-        ("first", ctypes.c_uint32 * TENSORS),
-    )
+@dataclass(frozen=True)
+class Build:
+    """The kernels for one device: what they are compiled with."""
+
+    platform: Platform
+    device: torch.device
+    architecture: str
+    """sm_90 or gfx90a, say."""
+    wave: int
+    """Threads of a warp or wavefront."""
+    tensors: int = TENSORS
+    """Entries of a launch."""
+    shape: Shape = _SHAPE
+
+    @classmethod
+    def of(cls, platform: Platform, device: torch.device) -> Build:
+        """The build for ``device``."""
+        properties = torch.cuda.get_device_properties(device)
+        if platform is HIP:
+            return cls(platform, device, properties.gcnArchName, properties.warp_size)
+        architecture = f"sm_{properties.major}{properties.minor}"
+        return cls(platform, device, architecture, 32, MORE_TENSORS if _long_arguments() else TENSORS)
+
+    def options(self) -> list[str]:
+        """What the compiler is told."""
+        target = "--offload-arch" if self.platform is HIP else "--gpu-architecture"
+        macros = {
+            "WAVE": self.wave,
+            "THREADS": self.shape.threads,
+            "RESIDENT": self.shape.resident,
+            "UNROLL": self.shape.unroll,
+            "TENSORS": self.tensors,
+        }
+        return [
+            f"{target}={self.architecture}",
+            "--std=c++17",
+            *(f"-D{name}={value}" for name, value in macros.items()),
+        ]
+
+    def code(self) -> bytes:
+        """The code object, compiled unless this user has done so before. ``OSError``, ``RuntimeError``."""
+        return cached("kernels", self._key(), lambda: compile_source(self.platform, SOURCE.read_text(), self.options()))
+
+    def kept(self) -> bool:
+        """Whether it was compiled before."""
+        return is_cached("kernels", self._key())
+
+    def _key(self) -> tuple[str, ...]:
+        return (
+            self.platform.compiler,
+            str(torch.version.cuda or torch.version.hip),
+            *self.options(),
+            SOURCE.read_text(),
+        )
+
+
+def _long_arguments() -> bool:
+    """Whether arguments may have 32 KB: since CUDA 12.1, on Volta and later, which is what torch runs on since 2.6."""
+    compiler = tuple(int(part) for part in str(torch.version.cuda).split("."))
+    return compiler >= (12, 1) and driver_version() >= 12010
+
+
+@functools.cache
+def _work_of(tensors: int) -> type[ctypes.Structure]:
+    class Work(ctypes.Structure):
+        _fields_ = (
+            ("address", ctypes.c_uint64 * tensors),
+            ("elements", ctypes.c_uint64 * tensors),
+            ("row", ctypes.c_uint32 * tensors),
+            ("first", ctypes.c_uint32 * tensors),
+        )
+
+    return Work
 
 
 class _Span(NamedTuple):
@@ -82,7 +142,7 @@ class _Launch:
     """The arguments of one launch, and the kernel with and without a histogram."""
 
     def __init__(self, variant: Compiled) -> None:
-        self._work = _Work()
+        self._work: Any = _work_of(variant.tensors)()
         self._tensors, self._piece = ctypes.c_uint32(), ctypes.c_uint32()
         self._words, self._hist = ctypes.c_uint64(), ctypes.c_uint64()
         tables = ctypes.c_uint64(variant.tables.data_ptr())
@@ -93,7 +153,7 @@ class _Launch:
         self._blocks = 0
 
     def set(self, work: Sequence[_Span], piece: int) -> None:
-        """Read ``work``, at most TENSORS parts, in pieces of ``piece`` bytes."""
+        """Read ``work``, at most as many parts as fit, in pieces of ``piece`` bytes."""
         first = 0
         for index, span in enumerate(work):
             self._work.address[index] = span.address
@@ -116,28 +176,22 @@ class _Launch:
 class Compiled:
     """The variant that NVRTC or hipRTC compiles, for one device.
 
-    ``OSError`` without the compiler or driver, ``RuntimeError`` where either fails. Reads the device's properties and
-    compiles (or takes what this user compiled before) when made; nothing that it does later waits for the device.
+    ``OSError`` without the compiler or driver, ``RuntimeError`` where either fails. Nothing waits for the device.
     """
 
     samples_histogram = False
 
-    def __init__(self, platform: Platform, device: torch.device, shape: Shape = Shape()) -> None:  # noqa: B008
-        properties = torch.cuda.get_device_properties(device)
-        wave = properties.warp_size if platform is HIP else 32
-        architecture = properties.gcnArchName if platform is HIP else f"sm_{properties.major}{properties.minor}"
-        flags = options(platform, architecture, wave, shape)
-        source = SOURCE.read_text()
-        key = (platform.compiler, str(torch.version.cuda or torch.version.hip), *flags, source)
-        with torch.cuda.device(device):
-            # Makes the context current.
-            self.tables = _tables().to(device)
-            code = cached("kernels", key, lambda: compile_source(platform, source, flags))
-            self.driver = Driver(platform, code)
+    def __init__(self, build: Build) -> None:
+        code = build.code()
+        with torch.cuda.device(build.device):
+            # Makes the context current; from pinned memory, so that nothing waits.
+            self.tables = float8_tables().pin_memory().to(build.device, non_blocking=True)
+            self.driver = Driver(build.platform, code)
             self._index = torch.cuda.current_device()
-        self.name = platform.compiler
-        self.shape = shape
-        self.resident = shape.resident * properties.multi_processor_count
+        self.name = build.platform.compiler
+        self.shape = build.shape
+        self.tensors = build.tensors
+        self.resident = build.shape.resident * torch.cuda.get_device_properties(build.device).multi_processor_count
         self._own = threading.local()
         self._reference = Reference()
 
@@ -210,7 +264,8 @@ class CompiledPlan:
         work.sort(key=lambda span: span.bytes, reverse=True)
         share = sum(span.bytes for span in work) // (4 * self._variant.resident)
         piece = min(max(_SMALLEST_PIECE, -(-share // _GRAIN) * _GRAIN), _LARGEST_PIECE)
-        groups = [work[start : start + TENSORS] for start in range(0, len(work), TENSORS)]
+        each = self._variant.tensors
+        groups = [work[start : start + each] for start in range(0, len(work), each)]
         self._used = len(groups)
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
@@ -226,7 +281,7 @@ def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]
         word |= _COUNTED
 
 
-def _tables() -> torch.Tensor:
+def float8_tables() -> torch.Tensor:
     """int32 [4, 256]: the float32 bits of every code of each float8."""
     codes = torch.arange(256).to(torch.uint8)
-    return torch.stack([codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in _FLOAT8])
+    return torch.stack([codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in FLOAT8])

@@ -5,6 +5,8 @@ Nothing here is needed: without a compiler, or with a cache that cannot be trust
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -35,6 +37,7 @@ _TIMEOUT_S = 60.0
 # conversion of fp16 is vectorised. Never -ffast-math, which lets a NaN pass for a number.
 _FLAGS = ("-O2", "-ftree-vectorize", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 _LINKING = ("-shared", "-fPIC", "-pthread")
+_WITHOUT = "no compiled pass for the CPU, torch operations serve"
 _compiling = Guard("the pass for the CPU was compiled")
 
 
@@ -43,7 +46,11 @@ class _UnavailableError(Exception):
 
 
 class Compilation:
-    """Brings up the compiled pass in a background thread; ``function`` is None until then, or for good."""
+    """Brings up the compiled pass in a background thread.
+
+    That thread never enters torch: a daemon thread that the end of the interpreter meets in C++ ends the process.
+    ``works`` is asked by the first caller of ``function`` once it is there.
+    """
 
     def __init__(
         self,
@@ -53,8 +60,10 @@ class Compilation:
         compilers: Sequence[str] = _COMPILERS,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        self.function: Function | None = None
         self._cache, self._works = cache, works
+        self._made: Function | None = None
+        self._checked: Function | None = None
+        self._compiler: subprocess.Popen[bytes] | None = None
         self._compilers, self._timeout_s = compilers, timeout_s
         self._thread = threading.Thread(target=self._run, name="floatscope-compile", daemon=True)
 
@@ -62,20 +71,33 @@ class Compilation:
         """Begin. Returns at once."""
         self._thread.start()
 
+    def function(self) -> Function | None:
+        """The pass; None while there is none, or for good."""
+        if self._made is not None:
+            made, self._made = self._made, None
+            if self._works(made):
+                self._checked = made
+            else:
+                logger.debug("%s: what the compiler made gives other results", _WITHOUT)
+        return self._checked
+
+    def stop(self) -> None:
+        """End a compiler that runs."""
+        if (compiler := self._compiler) is not None:
+            _kill(compiler)
+        self.wait(1.0)
+
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is over, one way or the other."""
+        """Whether the thread is through, one way or the other."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         with _compiling:
             try:
-                function = _load(self._compiled())
-                if not self._works(function):
-                    raise _UnavailableError("what the compiler made gives other results")
-                self.function = function
+                self._made = _load(self._compiled())
             except (_UnavailableError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-                logger.debug("no compiled pass for the CPU, torch operations serve: %s", error)
+                logger.debug("%s: %s", _WITHOUT, error)
 
     def _compiled(self) -> Path:
         compiler = next((found for name in self._compilers if (found := shutil.which(name))), None)
@@ -88,12 +110,39 @@ class Compilation:
         for known in cache.glob(f"cpu-{key}-*.so"):
             if _is_ours(known.lstat(), stat.S_ISREG) and _digest(known.read_bytes()) == known.stem.rpartition("-")[2]:
                 return known
-        library = _compile(compiler, source, self._timeout_s)
+        library = self._compile(compiler, source)
         final = cache / f"cpu-{key}-{_digest(library)}.so"
         with tempfile.NamedTemporaryFile(dir=cache, delete=False) as written:
             written.write(library)
         Path(written.name).replace(final)
         return final
+
+    def _compile(self, compiler: str, source: bytes) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="floatscope-") as directory:
+            made, said = Path(directory, "cpu.so"), Path(directory, "said")
+            Path(directory, "cpu.c").write_bytes(source)
+            with said.open("wb") as output:
+                process = self._compiler = subprocess.Popen(
+                    [compiler, *_FLAGS, *_LINKING, "-o", made.name, "cpu.c"],
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                try:
+                    status = process.wait(self._timeout_s)
+                except subprocess.TimeoutExpired:
+                    _kill(process)
+                    process.wait()
+                    raise
+                finally:
+                    self._compiler = None
+            if status != 0:
+                lines = said.read_text(errors="replace").splitlines()
+                error = next((line for line in lines if "error" in line), "it named no error")
+                raise _UnavailableError(f"{compiler} ended with {status}: {error}")
+            return made.read_bytes()
 
 
 def cache_directory() -> Path:
@@ -106,6 +155,7 @@ def for_this_process(works: Callable[[Function], bool]) -> Compilation:
     """The one compilation of this process, begun."""
     compilation = Compilation(cache_directory, works)
     compilation.start()
+    atexit.register(compilation.stop)
     return compilation
 
 
@@ -138,32 +188,10 @@ def _processor() -> list[str]:
     return [platform.machine(), *sorted(told)]
 
 
-def _compile(compiler: str, source: bytes, timeout_s: float) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="floatscope-") as directory:
-        made, said = Path(directory, "cpu.so"), Path(directory, "said")
-        Path(directory, "cpu.c").write_bytes(source)
-        command = [compiler, *_FLAGS, *_LINKING, "-o", made.name, "cpu.c"]
-        with said.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                # The compiler is a driver: its children would go on.
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-        if status != 0:
-            lines = said.read_text(errors="replace").splitlines()
-            error = next((line for line in lines if "error" in line), "it named no error")
-            raise _UnavailableError(f"{compiler} ended with {status}: {error}")
-        return made.read_bytes()
+def _kill(compiler: subprocess.Popen[bytes]) -> None:
+    # It is a driver: its children would go on.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(compiler.pid, signal.SIGKILL)
 
 
 def _load(library: Path) -> Function:

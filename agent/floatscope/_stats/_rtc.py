@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["CUDA", "HIP", "Driver", "Function", "Platform", "compile_source"]
+__all__ = ["CUDA", "HIP", "Driver", "Function", "Platform", "compile_source", "driver_version"]
 
 _INVALID_CONTEXT = 201
 
@@ -86,6 +86,13 @@ def compile_source(platform: Platform, source: str, options: Sequence[str]) -> b
         return data(platform.code)
     finally:
         call("DestroyProgram", ctypes.byref(program))
+
+
+def driver_version() -> int:
+    """The CUDA version that NVIDIA's driver supports, 12010 for 12.1. ``OSError`` without the driver."""
+    version = ctypes.c_int()
+    _load(CUDA, CUDA.driver_libraries, "cuDriverGetVersion").cuDriverGetVersion(ctypes.byref(version))
+    return version.value
 
 
 class Driver:

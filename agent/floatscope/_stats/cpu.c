@@ -1,5 +1,5 @@
 /* Statistics of a list of tensors, merged into rows (_rows.py), in one pass over their memory. Compiled at run time
- * (_compiled.py); its floating point must not be relaxed, or a NaN is lost.
+ * (_cpu_library.py); its floating point must not be relaxed, or a NaN is lost.
  *
  * Magnitudes are handled as the integers of their float32 bits, whose order is that of the values: subnormals keep
  * their value in a thread that flushes denormals. Sums are in float64, where the square of a float32 number is exact.

@@ -132,6 +132,8 @@ class AlertEngine:
         queue_bytes: int = 64 << 20,
     ) -> None:
         self.overflows = 0
+        self.observers: list[Callable[[str, Mapping[str, Any]], None]] = []
+        """Get the run and the alert object of each alert that begins to fire, once that is on disk."""
         self._store = store
         self._live = live
         self._settings = settings
@@ -415,9 +417,13 @@ class AlertEngine:
             lambda session: [store(session, self._settings, item, now) for item in work.values()]
         )
         for (key, item), alerts in zip(work.items(), changed, strict=True):
+            fired = {transition.entry.id for transition in item.transitions if transition.kind == "firing"}
             self._runs[key].stored()
             for alert in alerts:
                 self._live.publish(item.run, {"type": "alert", "run": item.run, "alert": alert})
+                if alert["id"] in fired:
+                    for observe in self.observers:
+                        observe(item.run, alert)
 
 
 def _nbytes(observation: Observation) -> int:

@@ -29,6 +29,7 @@ def run_item(session: Session, run: Run) -> dict[str, object]:
         "worst": glance.worst,
         **alert_tally(session, run.id),
         "sparkline": glance.sparkline,
+        "overhead": glance.cost,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sqlmodel import Session, col, select
 
@@ -55,6 +57,7 @@ def show(session: Session, run: Run) -> dict[str, object]:
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
+            **_cost([writer for writer in writers if writer.attempt == run.attempt]),
             "seconds": max((writer.overhead_s for writer in writers), default=0.0),
             "dropped": sum(_lost_by_agent(writer) for writer in writers),
             "left_out": sum(writer.left_out for writer in writers),
@@ -71,7 +74,7 @@ def show(session: Session, run: Run) -> dict[str, object]:
     }
 
 
-def _writer(writer: Writer) -> dict[str, int | float | str | None]:
+def _writer(writer: Writer) -> dict[str, object]:
     return {
         "id": writer.id,
         "attempt": writer.attempt,
@@ -83,9 +86,17 @@ def _writer(writer: Writer) -> dict[str, int | float | str | None]:
         "dropped": _lost_by_agent(writer),
         "left_out": writer.left_out,
         "overhead_s": writer.overhead_s,
+        "cost": writer.cost,
         "clock_offset_ms": writer.clock_offset_ms,
         "bye": writer.bye,
     }
+
+
+def _cost(writers: Sequence[Writer]) -> dict[str, object]:
+    """What the agent of the rank that pays most says of its cost; null before any has said so."""
+    unknown: dict[str, object] = dict.fromkeys(("share", "mean", "budget", "limit", "every"))
+    costs = [writer.cost for writer in writers if writer.cost is not None]
+    return unknown | max(costs, key=lambda cost: cost["share"], default={})
 
 
 def _lost_by_agent(writer: Writer) -> int:

@@ -31,11 +31,12 @@ from floatscope_server.models import (
 )
 from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
-from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body
+from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body, fit_cost
 from floatscope_server.store.together import SHARE, Together, stored_scalars
 
 __all__ = ["Batch", "Reply"]
@@ -97,6 +98,7 @@ class Batch:
             writer.spool_bytes = _bounded(message.spool_bytes)
             writer.dropped = max(writer.dropped, _bounded(message.dropped))
             writer.overhead_s = message.overhead_s if np.isfinite(message.overhead_s) else 0.0
+            writer.cost = fit_cost(message.cost) or writer.cost
             self.replies.append((reply, wire.Beat()))
         elif isinstance(message, wire.Bye):
             writer.bye = message.reason[:_MAX_REASON]
@@ -173,6 +175,13 @@ class Batch:
             body = wire.decode_body(block)
         except wire.WireError as error:
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
+            return
+        if body.dump is not None:
+            writer.last_seq = block.seq
+            newest = run.attempts[writer.attempt][1]
+            for reason in store_dump(self._connection, run, writer, body.dump, self._map_of(writer), newest, self._now):
+                self._left_out(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
+            self._ack(writer, reply)
             return
         named = self._layers(run, writer, body.layers)
         checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
@@ -432,6 +441,7 @@ class Batch:
             "queue_bytes": writer.queue_bytes,
             "spool_bytes": writer.spool_bytes,
             "overhead_s": writer.overhead_s,
+            "cost": writer.cost,
             "bye": writer.bye,
         }
         if writer.id in self._mapped:
@@ -459,6 +469,7 @@ class Batch:
         current = [writer for writer in run.writers.values() if writer.attempt == run.attempt]
         ended = run.state in ENDED
         seen = max(writer.seen_at for writer in current)
+        run.glance.note_cost([writer.cost for writer in current])
         reasons = {writer.bye for writer in current if writer.bye is not None}
         self._connection.execute(
             update(Run)

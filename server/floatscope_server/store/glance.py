@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,22 @@ class Glance:
         self._worst: list[dict[str, Any]] = [
             {**entry, "headroom": number(entry["headroom"])} for entry in stored.get("worst", [])
         ]
+        self.cost: dict[str, Any] | None = stored.get("cost")
+        """What the agent costs: {share, budget, limit} of the rank that pays most, None before one has said so."""
         self._table: Mapping[int, wire.Layer] = {}
         self._known: dict[str, npt.NDArray[np.float64]] = {}
 
     def stored(self) -> dict[str, Any]:
         """As JSON for the run's row."""
-        content = plain({"last": self.last, "stride": self._stride, "loss": self._loss, "worst": self._worst})
+        content = plain(
+            {
+                "last": self.last,
+                "stride": self._stride,
+                "loss": self._loss,
+                "worst": self._worst,
+                "cost": self.cost,
+            }
+        )
         assert isinstance(content, dict)
         return content
 
@@ -60,6 +70,12 @@ class Glance:
     def worst(self) -> dict[str, Any] | None:
         """{headroom, layer, kind, step} of the least headroom of late, or None."""
         return min(self._worst, key=lambda entry: entry["headroom"], default=None)
+
+    def note_cost(self, costs: Iterable[Mapping[str, Any] | None]) -> None:
+        """Take in what the ranks said of their cost."""
+        dearest = max((cost for cost in costs if cost is not None), key=lambda cost: cost["share"], default=None)
+        if dearest is not None:
+            self.cost = {name: dearest[name] for name in ("share", "budget", "limit")}
 
     def restart(self, first_step: int) -> None:
         """Forget what a new attempt that begins at ``first_step`` supersedes."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy import Connection
+from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlmodel import Session, col, select
 
 from floatscope import wire
@@ -20,7 +23,16 @@ from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.together import Together
 
-__all__ = ["KnownRun", "KnownSeries", "KnownWriter", "Ledger", "layer_of", "operands_json", "writer_of"]
+__all__ = [
+    "KnownRun",
+    "KnownSeries",
+    "KnownWriter",
+    "Ledger",
+    "layer_of",
+    "operands_json",
+    "upsert_layers",
+    "writer_of",
+]
 
 _PACE = 0.1
 """Weight of the newest step in the running mean of the time per step."""
@@ -47,6 +59,7 @@ class KnownWriter:
     queue_bytes: int = 0
     spool_bytes: int = 0
     overhead_s: float = 0.0
+    cost: dict[str, Any] | None = None
     damaged_seq: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     """Gap row of each reason for which the server left something out."""
@@ -132,6 +145,29 @@ class KnownRun:
 def operands_json(layer: wire.Layer) -> list[dict[str, str]]:
     """The operands of ``layer`` for its row."""
     return [{"kind": o.kind, "format": o.format, "role": o.role, "scaling": o.scaling} for o in layer.operands]
+
+
+def upsert_layers(connection: Connection, run_id: int, layers: Sequence[wire.Layer]) -> None:
+    """Write rows of layers that are new or changed, with the run's numbers."""
+    statement = upsert(LayerRow)
+    renewed = ("module_type", "parameters", "order_no", "operands")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
+        ),
+        [
+            {
+                "run_id": run_id,
+                "idx": layer.index,
+                "name": layer.name,
+                "module_type": layer.module_type,
+                "parameters": layer.parameters,
+                "order_no": layer.order,
+                "operands": operands_json(layer),
+            }
+            for layer in layers
+        ],
+    )
 
 
 def layer_of(row: LayerRow) -> wire.Layer:
@@ -260,4 +296,5 @@ def writer_of(row: Writer) -> KnownWriter:
         queue_bytes=row.queue_bytes,
         spool_bytes=row.spool_bytes,
         overhead_s=row.overhead_s,
+        cost=row.cost,
     )

@@ -5,10 +5,11 @@ A part that cannot be used is left out alone, with a reason; the rest of its bat
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
-__all__ = ["MAX_RANK", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body"]
+__all__ = ["MAX_RANK", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "fit_cost"]
 
 MAX_STEP = 1 << 53
 """First step number that a browser could not tell from its neighbour."""
@@ -64,6 +65,20 @@ def acceptable_layer(layer: wire.Layer) -> str | None:
     if any(max(map(len, (o.kind, o.format, o.role, o.scaling))) > MAX_SHORT_NAME for o in layer.operands):
         return "operand with a name out of bounds"
     return None
+
+
+def fit_cost(cost: wire.Cost | None) -> dict[str, Any] | None:
+    """``cost`` for its row; None when there is none, or when it is no share."""
+    if cost is None or not all(math.isfinite(x) and x >= 0 for x in (cost.share, cost.mean, cost.budget)):
+        return None
+    every = {kind: n for kind, n in cost.every.items() if len(kind) <= MAX_SHORT_NAME and 0 <= n < MAX_STEP}
+    return {
+        "share": cost.share,
+        "mean": cost.mean,
+        "budget": cost.budget,
+        "limit": cost.limit[:MAX_SHORT_NAME],
+        "every": dict(sorted(every.items())[:MAX_DETAIL]),
+    }
 
 
 def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Checked:

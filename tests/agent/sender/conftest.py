@@ -18,6 +18,7 @@ from websockets.typing import Subprotocol
 
 from floatscope import wire
 from floatscope._conversation import Timing
+from floatscope._flight import FlightRecorder
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._sender import DeviceSource, Limits, Sender
 
@@ -153,6 +154,11 @@ class IngestDouble:
             self.most_unanswered = max(self.most_unanswered, len(due))
             self.most_unanswered_bytes = max(self.most_unanswered_bytes, sum(size for _, _, size in due))
 
+    def say(self, message: wire.ServerMessage) -> None:
+        """Say ``message`` to every agent that is connected."""
+        for connection in list(self._open):
+            connection.send(wire.encode(message))
+
     def _note(self, data: str | bytes) -> wire.AgentMessage:
         assert isinstance(data, bytes)
         assert len(data) <= wire.MAX_BLOCK_BYTES
@@ -279,6 +285,8 @@ def _rows(n: int, count: int, *, hist: bool) -> SummaryRows:
         layers=np.arange(count, dtype=np.uint32),
         fields={
             "count": np.full(count, 4096, np.int64),
+            "nans": np.zeros(count, np.int64),
+            "infs": np.zeros(count, np.int64),
             "absmax": rng.random(count, dtype=np.float32),
             "sumsq": rng.random(count),
         },
@@ -298,6 +306,7 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
         timing: Timing | None = None,
         token: str | None = None,
         devices: DeviceSource | None = None,
+        flight: FlightRecorder | None = None,
     ) -> Sender:
         def delays() -> Iterator[float]:
             while True:
@@ -313,6 +322,7 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
                 timing=timing,
                 delays=delays,
                 devices=devices,
+                flight=flight,
             )
         )
         return senders[-1]

@@ -56,7 +56,7 @@ def talk(connection: Written, steps: int) -> Outbox:
         body = wire.encode(wire.Body(first_step=step, steps=1))
         outbox.append(Batch(first=step, last=step, records=1, body=body, crc=zlib.crc32(body)))
     ticks = itertools.count()
-    duties = Duties(beat=wire.Beat, farewell=lambda: "done", aborted=lambda: False)
+    duties = Duties(beat=wire.Beat, farewell=lambda: "done", aborted=lambda: False, heard=lambda order: None)
     timing = Timing(clock=lambda: next(ticks) / 50, silence_s=1e9)
     end = Conversation(cast("Connection", connection), WELCOME, outbox, duties, timing).run()
     assert isinstance(end, wire.Bye)
@@ -147,7 +147,7 @@ def talk_for(seconds: float, connection: Endless, welcome: wire.Welcome = WELCOM
         now = next(ticks) / 1000
         return now
 
-    duties = Duties(beat=wire.Beat, farewell=lambda: None, aborted=lambda: now > seconds)
+    duties = Duties(beat=wire.Beat, farewell=lambda: None, aborted=lambda: now > seconds, heard=lambda order: None)
     timing = Timing(clock=clock, silence_s=1e9)
     Conversation(cast("Connection", connection), welcome, outbox, duties, timing).run()
 

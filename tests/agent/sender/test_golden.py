@@ -99,6 +99,39 @@ def conversation() -> dict[str, wire.AgentMessage | wire.ServerMessage]:
         "08-server-beat": wire.Beat(),
         "09-agent-bye": wire.Bye(seq=2, reason="finished"),
         "10-server-refused": wire.Refused(code="protocol", message="too old", hint="upgrade", retryable=False),
+        "11-agent-beat-with-cost": wire.Beat(
+            step=150,
+            overhead_s=0.25,
+            cost=wire.Cost(share=0.006, mean=0.0075, budget=0.01, every={"activations": 20}),
+        ),
+        "12-server-focus": wire.Focus(steps=100),
+        "13-server-alert": wire.Alert(
+            id=7,
+            kind="nonfinite",
+            severity="critical",
+            step=101,
+            reason="loss",
+            message="The loss is not a number.",
+            layer="model.layers.0.mlp.up_proj",
+            rank=1,
+        ),
+        "14-server-freeze": wire.Freeze(id="alert-7", alert=7, kind="nonfinite", step=101),
+        "15-agent-block-dump": wire.make_block(
+            3,
+            wire.Body(
+                dump=wire.Dump(
+                    id="alert-7",
+                    kind="nonfinite",
+                    alert=7,
+                    step=101,
+                    first_step=100,
+                    last_step=101,
+                    part=0,
+                    parts=1,
+                    bodies=(batch.body,),
+                )
+            ),
+        ),
     }
 
 
@@ -115,6 +148,36 @@ def test_old_bytes_are_read_and_written_the_same(name: str) -> None:
     message = decode(data)
     assert msgspec.msgpack.encode(message) == msgspec.msgpack.encode(conversation()[name])
     assert wire.encode(message) == data
+
+
+class _OldBeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """As of the first release."""
+
+    step: int = -1
+    overhead_s: float = 0.0
+
+
+class _OldBody(msgspec.Struct, frozen=True, kw_only=True):
+    """As of the first release, as far as a dump could meet it."""
+
+    first_step: int = 0
+    steps: int = 0
+    summaries: tuple[wire.Summaries, ...] = ()
+    scalars: tuple[wire.Scalars, ...] = ()
+
+
+def test_an_older_server_reads_a_beat_without_its_cost_and_stores_nothing_of_a_dump() -> None:
+    beat = msgspec.msgpack.decode((CASES / "11-agent-beat-with-cost.msgpack").read_bytes(), type=_OldBeat)
+    assert (beat.step, beat.overhead_s) == (150, 0.25)
+    block = wire.decode_agent((CASES / "15-agent-block-dump.msgpack").read_bytes())
+    assert isinstance(block, wire.Block)
+    assert msgspec.msgpack.decode(block.body, type=_OldBody) == _OldBody()
+
+
+def test_a_server_without_these_fields_is_understood() -> None:
+    beat = wire.decode_agent((CASES / "07-agent-beat.msgpack").read_bytes())
+    assert isinstance(beat, wire.Beat)
+    assert beat.cost is None
 
 
 def test_the_block_holds_what_was_recorded() -> None:

@@ -53,14 +53,7 @@ def delivered(folder: Path) -> tuple[list[wire.Block | wire.Gap], dict[str, int]
     segments = Segments(folder, 1)
     contents = segments.load()
     outbox = _outbox()
-    outbox.resume(
-        segments,
-        last_seq=contents.last_seq,
-        total=contents.total,
-        acknowledged=0,
-        before=contents.before,
-        layers=(),
-    )
+    outbox.resume(segments, contents, 0, ())
     if contents.torn is not None:
         outbox.append(contents.torn)
     outbox.rewind(1)

@@ -110,7 +110,9 @@ class Exchange(RuleBasedStateMachine):
     @precondition(lambda self: self.writes and self.segments.condensable())
     @rule()
     def make_room(self) -> None:
-        taken = self.outbox.hold_back(self.segments.condensable())
+        numbers = self.segments.condensable()
+        assert numbers is not None
+        taken = self.outbox.hold_back(*numbers)
         self.outbox.lose_stored(self.segments.condense(taken, b""))
 
     @rule(window=st.integers(1, 8))
@@ -239,8 +241,8 @@ def test_overflow_gives_up_the_oldest_segments_but_not_their_events(tmp_path: Pa
         events = (wire.Event(step=step, kind="skipped"),) if step % 50 == 7 else ()
         outbox.append(batch(step, *events))
         write(outbox, segments)
-    while end := segments.condensable():
-        outbox.lose_stored(segments.condense(outbox.hold_back(end), b""))
+    while numbers := segments.condensable():
+        outbox.lose_stored(segments.condense(outbox.hold_back(*numbers), b""))
     assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".digest", ".spool"]
     kept: list[wire.Block | wire.Gap] = []
     while messages := messages_of(outbox):

@@ -276,6 +276,7 @@ def upgrade() -> None:
         sa.Column("queue_bytes", sa.BigInteger(), nullable=False),
         sa.Column("spool_bytes", sa.BigInteger(), nullable=False),
         sa.Column("overhead_s", sa.Float(), nullable=False),
+        sa.Column("cost", sa.JSON(), nullable=True),
         sa.Column("clock_offset_ms", sa.Float(), nullable=False),
         sa.Column("bye", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
         sa.Column("layer_map", sa.LargeBinary(), nullable=False),
@@ -318,6 +319,28 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("stream_id", "attempt"),
     )
     op.create_table(
+        "dump_part",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("dump", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("writer", sa.BigInteger(), nullable=False),
+        sa.Column("part", sa.Integer(), nullable=False),
+        sa.Column("parts", sa.Integer(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("alert_id", sa.BigInteger(), nullable=True),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "dump", "writer", "part"),
+    )
+    op.create_table(
         "wal_frame",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
@@ -348,6 +371,7 @@ def downgrade() -> None:
         batch_op.drop_index("ix_wal_frame_span")
 
     op.drop_table("wal_frame")
+    op.drop_table("dump_part")
     op.drop_table("stream_state")
     with op.batch_alter_table("alert_event", schema=None) as batch_op:
         batch_op.drop_index("uq_alert_event")

@@ -1,0 +1,149 @@
+"""What is read in a step: by the user's intervals, as the governor widens them, or everything while the server asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from floatscope import wire
+from floatscope._alert import Alert, Reaction
+from floatscope._config import Config
+from floatscope._device_clock import DeviceClock
+from floatscope._governor import Governor, StepCost
+from floatscope._meter import drain
+from floatscope._record import Sink
+
+__all__ = ["Sampling", "Wanted"]
+
+_REPORT_EVERY = 16
+"""Steps between two looks at the sum for the server; a look takes some 30 us."""
+_TIMED_EVERY = 16
+"""Steps in which the device's time is taken, besides those that read more than gradients."""
+_SPARE_STEP_S = 0.1
+"""Shorter steps take no histograms for the flight recorder alone: the host memory for transfers holds those of 8 steps,
+the sender looks five times a second, and merging them takes some milliseconds of its thread."""
+
+
+class Wanted(NamedTuple):
+    """What is read in one step. ``spare``: the histograms are taken for the flight recorder only."""
+
+    gradients: bool
+    activations: bool
+    weights: bool
+    updates: bool
+    histograms: bool
+    spare: bool = False
+
+
+class Sampling:
+    """``device`` is where the model's parameters are; ``on_alert`` the user's code."""
+
+    def __init__(self, config: Config, device: torch.device, on_alert: Callable[[Alert], object]) -> None:
+        self.clock = DeviceClock()
+        self.reaction = Reaction(on_alert)
+        self._governor = Governor(
+            {
+                "gradients": config.gradients_every,
+                "activations": config.activations_every,
+                "weights": config.weights_every,
+                "updates": config.updates_every,
+                "histograms": config.histograms_every,
+            },
+            config.overhead_budget,
+        )
+        self._on_host = device.type == "cpu"
+        self._spare = not self._on_host and config.flight_recorder_steps > 0 and config.histograms_every > 0
+        self._focus_left = 0
+        self._last_end: float | None = None
+        self._last_cpu_s = 0.0
+        self._steps = 0
+        self._typical_s = 0.0
+        self._events: list[wire.Event] = []
+
+    def wanted(self, step: int) -> Wanted:
+        """What to read in ``step``."""
+        due, every = self._governor.due, self._governor.every
+        if self._focus_left:
+            return Wanted(*(every[kind] > 0 for kind in Wanted._fields if kind != "spare"))
+        gradients, activations, histograms = due("gradients", step), due("activations", step), due("histograms", step)
+        weights, updates = due("weights", step), due("updates", step)
+        spare = (
+            self._spare
+            and not histograms
+            and gradients
+            and not activations
+            and not weights
+            and self._typical_s >= _SPARE_STEP_S
+        )
+        return Wanted(gradients, activations, weights, updates, histograms or spare, spare)
+
+    def end_step(self, step: int, read: Wanted, sink: Sink) -> tuple[wire.Event, ...]:
+        """Account for ``step``, in which ``read`` was read; the events to be recorded with it. Never waits."""
+        now, spent = time.perf_counter(), drain()
+        begun, self._last_end = self._last_end, now
+        cpu_s = sink.cpu_s
+        background, self._last_cpu_s = max(0.0, cpu_s - self._last_cpu_s), cpu_s
+        if begun is not None:
+            self._account(step, now - begun, read, spent, background, sink)
+        if self._focus_left:
+            self._focus_left -= 1
+            if not self._focus_left:
+                self._tell(step, "focus", {"state": "end"})
+        for order in sink.orders():
+            if isinstance(order, wire.Focus):
+                self._focus(step, order.steps)
+            else:
+                self.reaction.take(order)
+        self.clock.start_step(wanted=self._timed(step + 1))
+        events, self._events = (*self._events, *self.reaction.events), []
+        self.reaction.events.clear()
+        return events
+
+    def _focus(self, step: int, steps: int) -> None:
+        steps = max(0, min(steps, wire.MAX_FOCUS_STEPS))
+        if steps:
+            self._focus_left = max(self._focus_left, steps)
+            self._tell(step, "focus", {"state": "begin", "steps": steps})
+
+    def _timed(self, step: int) -> bool:
+        read = self.wanted(step)
+        return read.activations or read.weights or step % _TIMED_EVERY == 0
+
+    def _account(
+        self, step: int, step_s: float, read: Wanted, spent: dict[str, float], background: float, sink: Sink
+    ) -> None:
+        fixed = spent.pop("step")
+        readings = {}
+        due = read._asdict()
+        for kind, seconds in spent.items():
+            if due[kind]:
+                readings[kind] = seconds + self.clock.seconds.get((kind, read.histograms), 0.0)
+            else:
+                fixed += seconds
+        cost = StepCost(
+            step_s=step_s,
+            fixed_s=fixed,
+            readings=readings,
+            histograms=read.histograms,
+            # Where the host computes, our threads take its cores, and the interpreter between two operations.
+            background_s=background if self._on_host else 0.0,
+        )
+        self._typical_s += 0.1 * (step_s - self._typical_s)
+        for change in self._governor.observe(cost, suspended=self._focus_left > 0):
+            self._tell(step, "sampling", {"kind": change.kind, "every": change.every, "because": change.because})
+        self._steps += 1
+        if self._steps % _REPORT_EVERY == 0:
+            sink.report(self._cost())
+
+    def _cost(self) -> wire.Cost:
+        governor = self._governor
+        limit = f"looking closer for {self._focus_left} more steps" if self._focus_left else governor.limit
+        return wire.Cost(
+            share=governor.share, mean=governor.mean, budget=governor.budget, limit=limit, every=dict(governor.every)
+        )
+
+    def _tell(self, step: int, kind: str, detail: dict[str, str | int | float | bool | None]) -> None:
+        self._events.append(wire.Event(step=step, kind=kind, detail=detail))

@@ -1,0 +1,76 @@
+"""The sender of one attachment: under which name it speaks, and what it says of the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from floatscope import wire
+from floatscope._config import Config
+from floatscope._placement import rank_and_world
+from floatscope._record import Sink
+from floatscope._run_name import run_name
+from floatscope._stats import variant_for, why
+
+__all__ = ["description", "sender_for"]
+
+
+def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
+    """One that speaks to the server of ``config``; ``NoThreadError`` where it cannot have threads."""
+    from floatscope._devices import LocalDevices
+    from floatscope._flight import FlightRecorder
+    from floatscope._sender import Limits, Sender
+    from floatscope._spool._spooler import SpoolPlace
+
+    rank, world = rank_and_world()
+    identity = wire.Identity(
+        run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
+    )
+    assert config.server is not None, "configured() gives every option a value"
+    assert config.spool_dir is not None, "configured() gives every option a value"
+    place = SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
+    return Sender(
+        identity,
+        config.server,
+        config.token,
+        description(model, optimizers, scaler, config),
+        limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
+        devices=LocalDevices(),
+        flight=FlightRecorder(
+            max_steps=config.flight_recorder_steps, max_bytes=config.flight_recorder_bytes, rank=rank
+        ),
+        spool=place if config.spool_bytes else None,
+    )
+
+
+def description(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config
+) -> dict[str, object]:
+    """What the server shows as the run's configuration: plain data, without the token."""
+    return {
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+        "model": type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "optimizers": [type(o).__name__ for o in optimizers],
+        "scaler": type(scaler).__name__ if scaler is not None else None,
+        "statistics": _statistics(model),
+        "gradients_every": config.gradients_every,
+        "activations_every": config.activations_every,
+        "weights_every": config.weights_every,
+        "updates_every": config.updates_every,
+        "histograms_every": config.histograms_every,
+        "overhead_budget": config.overhead_budget,
+    }
+
+
+def _statistics(model: nn.Module) -> dict[str, str]:
+    """What computes the statistics on each of the model's devices, and why."""
+    devices = {p.device for p in model.parameters() if p.device.type != "meta"}
+    return {str(device): f"{variant_for(device).name} ({why(device)})" for device in sorted(devices, key=str)}

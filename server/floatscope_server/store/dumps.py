@@ -1,0 +1,84 @@
+"""Checks a piece of a flight recorder's dump, as ``parts`` does for what is stored of the run itself."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from floatscope import wire
+from floatscope_server.database import utc
+from floatscope_server.models import DumpPart
+from floatscope_server.store.layermap import LayerMap
+from floatscope_server.store.ledger import KnownRun, KnownWriter
+from floatscope_server.store.parts import MAX_STEP, check_body
+
+__all__ = ["store_dump"]
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MAX_PARTS = 256
+_MAX_KIND = 64
+
+
+def store_dump(
+    connection: Connection,
+    run: KnownRun,
+    writer: KnownWriter,
+    dump: wire.Dump,
+    layer_map: LayerMap,
+    newest: int | None,
+    now: float,
+) -> list[str]:
+    """Write the piece with the run's layer numbers; why parts of it could not be.
+
+    ``newest`` is the highest step of its attempt so far.
+    """
+    if (reason := _unfit(dump)) is not None:
+        return [reason]
+    reasons: list[str] = []
+    bodies: list[bytes] = []
+    for data in dump.bodies:
+        try:
+            body = wire.decode_body(wire.Block(seq=0, crc=zlib.crc32(data), body=data))
+        except wire.WireError:
+            reasons.append("a step of a dump that cannot be read")
+            continue
+        checked = check_body(msgspec.structs.replace(body, layers=(), devices=(), dump=None), layer_map, newest)
+        reasons += [f"in a dump: {reason}" for reason in checked.dropped]
+        bodies.append(wire.encode(checked.body))
+    row = {
+        "run_id": run.id,
+        "writer": writer.number,
+        "attempt": writer.attempt,
+        "rank": writer.rank,
+        "dump": dump.id,
+        "part": dump.part,
+        "parts": dump.parts,
+        "kind": dump.kind,
+        "alert_id": dump.alert,
+        "step": dump.step,
+        "first_step": dump.first_step,
+        "last_step": dump.last_step,
+        "created_at": utc(now),
+        "data": msgspec.msgpack.encode(bodies),
+    }
+    # What has come already stands: an agent that never got its answer sends it again.
+    connection.execute(upsert(DumpPart).on_conflict_do_nothing(), [row])
+    return reasons
+
+
+def _unfit(dump: wire.Dump) -> str | None:
+    if not _ID.fullmatch(dump.id):
+        return "a dump whose name is none"
+    if not 0 < len(dump.kind) <= _MAX_KIND or not dump.kind.isprintable():
+        return "a dump with a kind out of bounds"
+    if not 1 <= dump.parts <= _MAX_PARTS or not 0 <= dump.part < dump.parts:
+        return f"a dump of more than {_MAX_PARTS} pieces, or a piece beyond its last"
+    if dump.alert is not None and not 0 <= dump.alert < MAX_STEP:
+        return "a dump for an alert out of range"
+    if not all(0 <= step < MAX_STEP for step in (dump.step, dump.first_step, dump.last_step)):
+        return "a dump with a step out of range"
+    return None

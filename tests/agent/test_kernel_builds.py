@@ -1,0 +1,46 @@
+"""The kernels in HIP C++ build for AMD chips, with no such chip in the machine."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from floatscope._stats._compiled import SOURCE, Build
+from floatscope._stats._rtc import HIP, compile_source
+from tests.variants import needs
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("architecture", "wave"), [("gfx90a", 64), ("gfx1030", 32)])
+def test_hipcc_builds_the_source(architecture: str, wave: int, tmp_path: Path) -> None:
+    """Debian's hipcc, of ROCm 5.2, which knows neither gfx942 nor gfx1100."""
+    needs(shutil.which("hipcc"), "hipcc")
+    target, *flags = Build(HIP, CPU, architecture, wave).options()
+    command = ["hipcc", target, *flags, "-O3", "-Wall", "-Werror", "--cuda-device-only", "-c", "-x", "hip", str(SOURCE)]
+    built = tmp_path / "kernels.o"
+    done = subprocess.run(
+        [*command, "-o", str(built)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"HIP_PLATFORM": "amd"},
+    )
+    assert done.returncode == 0, done.stderr
+    for name in (b"statistics_and_histogram", b"statistics"):
+        assert name in built.read_bytes()
+
+
+def test_hiprtc_builds_the_source() -> None:
+    needs(ctypes.util.find_library("amdhip64"), "hipRTC")
+    build = Build(HIP, CPU, "gfx90a", 64)
+    code = compile_source(HIP, SOURCE.read_text(), build.options())
+    assert b"statistics_and_histogram" in code
+    with pytest.raises(RuntimeError, match="hiprtc failed: "):
+        compile_source(HIP, "not C++", build.options())

@@ -1,0 +1,184 @@
+"""A training, its agent and a server: what the server says reaches the training, and what comes of it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from sqlmodel import col, select
+from torch import nn
+from torch.nn import functional
+
+import floatscope
+from floatscope._sender import Sender
+from floatscope_server.models import StepEvent
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Reply, Running
+
+Http = Callable[..., "Reply"]
+STEP_S = 0.002
+
+
+class Training:
+    """A small model that is trained step by step; ``fail`` makes the next loss and all gradients NaN."""
+
+    def __init__(self, server: Running, **options: Any) -> None:  # noqa: ANN401
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.inputs, self.labels = torch.randn(16, 8), torch.randint(0, 4, (16,))
+        self.steps = 0
+        self.factor = 1.0
+        self.scope = floatscope.watch(self.model, self.optimizer, run="run", server=server.url, **options)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = functional.cross_entropy(self.model(self.inputs), self.labels) * self.factor
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.scope.step(loss=loss)
+        self.steps += 1
+        time.sleep(STEP_S)  # a training takes time; nothing is waited for
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end, f"trained in vain for {what}"
+            self.step()
+
+
+@pytest.fixture
+def train(server: Running) -> Iterator[Callable[..., Training]]:
+    trainings: list[Training] = []
+
+    def begin(**options: Any) -> Training:  # noqa: ANN401
+        trainings.append(Training(server, **options))
+        return trainings[-1]
+
+    yield begin
+    for training in trainings:
+        training.scope.close()
+
+
+def _events(server: Running, kind: str) -> list[StepEvent]:
+    with server.services.store.read() as session:
+        return list(session.exec(select(StepEvent).where(StepEvent.kind == kind).order_by(col(StepEvent.id))))
+
+
+def _connected(server: Running) -> bool:
+    return bool(server.json("/api/v1/runs"))
+
+
+def test_a_loss_that_is_not_a_number_calls_the_user_back(server: Running, train: Callable[..., Training]) -> None:
+    heard: list[floatscope.Alert] = []
+    training = train(on_alert=heard.append)
+    training.until(lambda: _connected(server), "a connection")
+    broken = training.steps
+    training.factor = math.nan
+    training.until(lambda: heard, "an alert")
+    alert = heard[0]
+    assert (alert.kind, alert.severity, alert.step, alert.rank) == ("nonfinite", "critical", broken, 0)
+    assert alert.message
+    # Half a second: packed and sent within 250 ms, judged and stored at once, told, and heard at the next step.
+    assert training.steps - broken < 5.0 / STEP_S
+    training.until(lambda: _events(server, "action"), "the record of it")
+    (event, *_) = _events(server, "action")
+    assert event.detail == {"alert": alert.id, "kind": "nonfinite", "ok": True}
+    assert [shown["id"] for shown in server.json("/api/v1/runs/run/alerts")][: len(heard)] == [a.id for a in heard]
+
+
+def test_what_the_users_code_raises_ends_nothing(
+    server: Running, train: Callable[..., Training], caplog: pytest.LogCaptureFixture
+) -> None:
+    def react(alert: floatscope.Alert) -> None:
+        raise LookupError(f"no checkpoint for {alert.kind}")
+
+    training = train(on_alert=react)
+    training.until(lambda: _connected(server), "a connection")
+    training.factor = math.inf
+    training.until(lambda: _events(server, "action"), "an action")
+    (event, *_) = _events(server, "action")
+    assert (event.detail["ok"], event.detail["error"]) == (False, "LookupError: no checkpoint for nonfinite")
+    assert "training goes on" in caplog.text
+
+
+def test_a_closer_look_reads_everything_for_so_many_steps(
+    server: Running, train: Callable[..., Training], http: Http
+) -> None:
+    training = train(activations_every=1000, weights_every=1000, histograms_every=1000, overhead_budget=0)
+    training.until(lambda: _connected(server), "a connection")
+    reply = http(
+        f"{server.url}/api/v1/runs/run/focus",
+        method="POST",
+        body=json.dumps({"steps": 20}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    assert reply.json == {"agents": 1, "steps": 20}
+    training.until(lambda: len(_events(server, "focus")) == 2, "the end of the focus")
+    begin, end = _events(server, "focus")
+    assert begin.detail == {"state": "begin", "steps": 20}
+    assert end.detail == {"state": "end"}
+    assert end.step - begin.step == 20
+    wanted = list(range(begin.step + 1, end.step + 1))
+    for kind in ("act", "act_in", "act_grad", "weight"):
+        heat = server.json(f"/api/v1/runs/run/heatmap?kind={kind}&metric=absmax&from=1&layers=0")
+        seen = [step for step, value in zip(heat["columns"], heat["values"][0], strict=True) if value is not None]
+        assert [step for step in seen if step % 1000] == wanted, kind
+    columns = server.json("/api/v1/runs/run/layers/0/histogram?kind=grad")["columns"]
+    elements = sum(parameter.numel() for parameter in training.model[0].parameters())
+    due = range(0, training.steps, 1000)
+    assert sum(column["sampled"] for column in columns) == (20 + len(due)) * elements
+
+
+def test_what_preceded_the_end_is_kept(server: Running, train: Callable[..., Training]) -> None:
+    training = train(overhead_budget=0)
+    training.until(lambda: _connected(server) and training.steps > 70, "a connection")
+    broken = training.steps
+    training.factor = math.nan
+    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
+    (listed,) = server.json("/api/v1/runs/run/dumps")
+    assert (listed["id"], listed["kind"], listed["complete"]) == (f"rank0-step{broken}", "nonfinite", True)
+    assert (listed["first_step"], listed["last_step"], listed["step"]) == (broken - 63, broken, broken)
+    (rank,) = server.json(f"/api/v1/runs/run/dumps/{listed['id']}")["ranks"]
+    assert [step for step, _ in rank["scalars"]["loss"]] == list(range(broken - 63, broken + 1))
+    assert rank["scalars"]["loss"][-1] == [broken, "NaN"]
+    gradients = [part for part in rank["summaries"] if part["kind"] == "grad"]
+    assert sum(part["steps"] for part in gradients) == 64
+    assert {layer for part in gradients for layer in part["layers"]} == {"0", "2"}
+    assert all(part["steps"] == 1 for part in rank["histograms"])
+    # The server's own alert of the same kind finds it frozen already.
+    training.until(lambda: server.json("/api/v1/runs/run/alerts"), "the alert")
+    assert len(server.json("/api/v1/runs/run/dumps")) == 1
+
+
+def test_a_critical_alert_of_the_server_freezes_the_recorder(server: Running, train: Callable[..., Training]) -> None:
+    training = train(overhead_budget=0)
+    training.until(lambda: _connected(server) and training.steps > 30, "a connection")
+    training.factor = 20.0
+    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
+    (listed, *_) = server.json("/api/v1/runs/run/dumps")
+    alert = next(a for a in server.json("/api/v1/runs/run/alerts") if a["id"] == listed["alert"])
+    assert (listed["id"], listed["kind"]) == (f"alert-{alert['id']}", alert["kind"])
+    assert alert["severity"] == "critical"
+    assert listed["first_step"] <= alert["first_step"] <= listed["last_step"]
+
+
+def test_a_small_model_is_read_less_often_and_says_so(server: Running, train: Callable[..., Training]) -> None:
+    training = train()
+    training.until(lambda: _events(server, "sampling"), "a decision")
+    event = _events(server, "sampling")[0]
+    assert event.detail["kind"] in {"gradients", "activations", "histograms", "weights"}
+    assert "may cost 1 %" in str(event.detail["because"])
+    sender = training.scope._sink
+    assert isinstance(sender, Sender)
+    training.until(lambda: sender._beat().cost is not None, "its cost")
+    cost = sender._beat().cost
+    assert cost is not None
+    assert cost.budget == 0.01
+    assert cost.every[str(event.detail["kind"])] >= int(str(event.detail["every"]))
