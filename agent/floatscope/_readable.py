@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from floatscope._operands import format_of
 
@@ -57,6 +56,6 @@ def why_not(tensor: torch.Tensor) -> str:
         return "a tensor on the meta device has no values"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
-    if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
+    if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
         return f"{type(tensor).__name__} keeps its values in other tensors"  # and has no memory of its own
     return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import floatscope
-from floatscope import Config, Scope, _scope, _sending
+from floatscope import Config, Scope, _placement, _scope, _sending
 from floatscope._guard import Guard, swallowed
 from floatscope._memory import MemorySink
 from floatscope._operands import Operand
