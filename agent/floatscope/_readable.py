@@ -23,9 +23,11 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     if distributed is not None and isinstance(tensor, distributed.DTensor):
         tensor = tensor.to_local()
     if type(tensor) in _PLAIN:
-        # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
-        part = getattr(tensor, "ds_tensor", None)
-        return part if isinstance(part, torch.Tensor) else tensor
+        if "deepspeed" in sys.modules:
+            # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
+            part = getattr(tensor, "ds_tensor", None)
+            return part if isinstance(part, torch.Tensor) else tensor
+        return tensor
     collectives = sys.modules.get("torch.distributed._functional_collectives")
     if collectives is not None and isinstance(tensor, collectives.AsyncCollectiveTensor):
         waited: torch.Tensor = tensor.trigger_wait()

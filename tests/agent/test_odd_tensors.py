@@ -53,7 +53,7 @@ class Model(nn.Module):
         (lambda y: torch.view_as_complex(y.detach().reshape(-1, 2)), "torch.complex64 is no format"),
         (lambda y: torch.nested.nested_tensor([y.detach()], layout=torch.jagged), "a nested tensor"),
         (lambda y: y.detach().to_mkldnn(), "torch._mkldnn"),
-        (lambda y: TwoTensor(y.detach(), y.detach()), "TwoTensor keeps its values in other tensors"),
+        (lambda y: TwoTensor(y.detach(), y.detach()), "TwoTensor keeps its values in other tensors"),  # type: ignore[no-untyped-call]
     ],
     ids=["meta", "quantised", "integer", "complex", "nested", "mkldnn", "wrapper"],
 )
