@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -66,6 +67,8 @@ class Batch:
         self._limit = limit
         self._waiting: dict[torch.Stream | None, list[_Waiting]] = {}
         self._bytes = 0
+        # A backward pass has a thread for each device, and one of them may flush for all.
+        self._lock = threading.RLock()
 
     @property
     def device(self) -> torch.device:
@@ -86,13 +89,16 @@ class Batch:
         """Have ``tensor`` measured into the row of ``part``; whether it is time to flush."""
         entry = _Waiting(tensor, part, tensor._version, tensor.data_ptr(), tensor.untyped_storage().nbytes())
         streams = self._rows.streams
-        self._waiting.setdefault(streams.current() if streams is not None else None, []).append(entry)
-        self._bytes += tensor.nbytes
+        stream = streams.current() if streams is not None else None
+        with self._lock:
+            self._waiting.setdefault(stream, []).append(entry)
+            self._bytes += tensor.nbytes
         return self._bytes >= self._limit
 
     def flush(self, *, histogram: bool) -> Unread:
         """Measure everything that waits."""
-        waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        with self._lock:
+            waiting, self._waiting, self._bytes = self._waiting, {}, 0
         changed: list[Part] = []
         failed: list[Part] = []
         streams = self._rows.streams

@@ -47,7 +47,7 @@ class Duties:
     """The reason for the end once nothing more will be queued, None before."""
     aborted: Callable[[], bool]
     """Whether to stop at once, whatever is left."""
-    heard: Callable[[Order], None]
+    heard: Callable[[Order], None] = lambda order: None
     """Takes what the server says without having been asked. Never blocks."""
 
 

@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["DeviceClock", "reading_of"]
 
-_READINGS = {"grad": "gradients", "weight": "weights", "update": "weights"}
+_READINGS = {"grad": "gradients", "weight": "weights", "update": "updates"}
 _UNDER_WAY = 32
 """Most steps whose events have not passed; with more of them none are measured."""
 
@@ -19,7 +19,7 @@ Key = tuple[str, bool]
 
 
 def reading_of(kind: str) -> str:
-    """The kind of reading (gradients, activations, weights) that a kind of tensor belongs to."""
+    """The kind of reading (gradients, activations, weights, updates) that a kind of tensor belongs to."""
     return _READINGS.get(kind, "activations")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from floatscope import wire
+from floatscope._log import logger
 from floatscope._packing import BLOCK_OVERHEAD, Batch, pack
 from floatscope._record import StepRecord
 
@@ -61,6 +62,24 @@ class FlightRecorder:
     def nbytes(self) -> int:
         """Bytes of host memory that the kept records hold."""
         return self._bytes
+
+    def see(self, records: Sequence[StepRecord], max_block_bytes: int) -> list[StepRecord]:
+        """Keep ``records``; what of them is to be sent."""
+        for record in records:
+            try:
+                self.add(record, max_block_bytes)
+            except Exception:  # what cannot be kept is sent all the same
+                logger.debug("step %d could not be kept", record.step, exc_info=True)
+        return [record.thinned() for record in records]
+
+    def obey(self, orders: deque[wire.Freeze], max_block_bytes: int) -> None:
+        """Freeze for each of ``orders``, and empty them."""
+        while orders:
+            order = orders.popleft()
+            try:
+                self.freeze(order.id, order.kind, order.step, order.alert, max_block_bytes)
+            except Exception:  # the run's own data go on
+                logger.debug("the dump %s could not be made", order.id, exc_info=True)
 
     def add(self, record: StepRecord, max_block_bytes: int) -> None:
         """Keep ``record``. At the first of a run of steps that are not finite, freeze."""

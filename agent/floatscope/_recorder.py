@@ -36,8 +36,10 @@ _collecting = Guard("rows were collected")
 
 _RING_BYTES = 64 << 20
 """Most pinned memory for one device."""
+_RING_LEAST_BYTES = 4 << 20
+"""Enough for a small model of a thousand steps a second: the sender looks five times a second."""
 _RING_STEPS = 64
-"""Steps without histograms that may be under way to the sender, which looks five times a second."""
+"""Steps without histograms that may be under way to the sender."""
 _RING_HISTOGRAMS = 8
 _RING_RESERVE = 64 << 10
 """For the scalars of steps whose rows find no room."""
@@ -50,7 +52,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def ring_bytes(rows: int) -> int:
     """Pinned memory for the transfers of up to ``rows`` rows a step."""
     wanted = rows * (_RING_STEPS * _ROW_BYTES + _RING_HISTOGRAMS * _HIST_BYTES)
-    return min(_RING_BYTES, 2 * _RING_RESERVE + wanted)
+    return min(_RING_BYTES, max(_RING_LEAST_BYTES, wanted))
 
 
 def _off_the_host(device: torch.device) -> bool:
@@ -435,10 +437,14 @@ class Recorder:
             buffer.lost, buffer.norm = lost, self.ranks.norm
         except BaseException:
             # What the rows hold is not known any more.
-            self._devices.clear()
-            self._batches.clear()
-            self.generation += 1
+            self.release()
             raise
+
+    def release(self) -> None:
+        """Let go of the rows, and of tensors that wait: nothing follows."""
+        self._batches.clear()
+        self._devices.clear()
+        self.generation += 1
 
     def next_step(self) -> StepBuffer:
         """The finished step; a new one begins."""

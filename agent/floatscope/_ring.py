@@ -14,7 +14,7 @@ _WORD = 8
 
 def pinned(words: int) -> torch.Tensor:
     """int64 [words] that a device can copy into while the host goes on."""
-    return torch.empty(words, dtype=torch.int64, pin_memory=True)
+    return torch.empty(words, dtype=torch.int64, device="cpu", pin_memory=True)
 
 
 class Extent:

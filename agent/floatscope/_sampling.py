@@ -65,20 +65,13 @@ class Sampling:
 
     def wanted(self, step: int) -> Wanted:
         """What to read in ``step``."""
-        due, every = self._governor.due, self._governor.every
         if self._focus_left:
-            return Wanted(*(every[kind] > 0 for kind in Wanted._fields if kind != "spare"))
-        gradients, activations, histograms = due("gradients", step), due("activations", step), due("histograms", step)
-        weights, updates = due("weights", step), due("updates", step)
-        spare = (
-            self._spare
-            and not histograms
-            and gradients
-            and not activations
-            and not weights
-            and self._typical_s >= _SPARE_STEP_S
-        )
-        return Wanted(gradients, activations, weights, updates, histograms or spare, spare)
+            return Wanted(**{kind: every > 0 for kind, every in self._governor.every.items()})
+        due = Wanted(**{kind: self._governor.due(kind, step) for kind in self._governor.every})
+        alone = due.gradients and not (due.activations or due.weights or due.histograms)
+        if self._spare and alone and self._typical_s >= _SPARE_STEP_S:
+            return due._replace(histograms=True, spare=True)
+        return due
 
     def end_step(self, step: int, read: Wanted, sink: Sink) -> tuple[wire.Event, ...]:
         """Account for ``step``, in which ``read`` was read; the events to be recorded with it. Never waits."""

@@ -287,6 +287,7 @@ class Scope:
         with _closing:
             self._flush_scalars()
         with _closing:
+            self._recorder.release()
             self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:

@@ -7,12 +7,12 @@ one talks to the server. They meet in the ``Outbox``, so a server that hangs sto
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import random
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -21,11 +21,12 @@ import msgspec
 
 import floatscope
 from floatscope import wire
-from floatscope._conversation import Duties, Order, Timing
+from floatscope._conversation import Duties, Timing
 from floatscope._flight import FlightRecorder
 from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays, one_line
 from floatscope._log import logger
+from floatscope._orders import Orders
 from floatscope._outbox import Outbox
 from floatscope._packing import Loss, pack
 from floatscope._queue import PendingQueue
@@ -46,8 +47,6 @@ _PACK_EVERY_S = 0.2
 _WAKE_AT_SHARE = 0.25
 """Of ``Limits.pending_bytes``: a queue this full is packed at once. Waking costs the training thread some 15 us."""
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
-_ORDERS = 16
-"""Most that wait of what a server says; the oldest is forgotten first."""
 _DUMP_SHARE = 0.5
 """Of ``Limits.outbox_bytes``: a flight recorder's dump waits outside while more than that is on its way."""
 _RECORDS_PER_TURN = 16
@@ -131,9 +130,7 @@ class Sender:
         self._server_url = server_url
         self._devices = devices
         self._flight = FlightRecorder(max_steps=0, max_bytes=0) if flight is None else flight
-        self._freezes: deque[wire.Freeze] = deque(maxlen=_ORDERS)
-        self._orders: deque[wire.Focus | wire.Alert] = deque(maxlen=_ORDERS)
-        self._alerts: deque[int] = deque(maxlen=16 * _ORDERS)
+        self._orders = Orders()
         self._cost: wire.Cost | None = None
         config = _plain(config or {})
         agent = f"floatscope {floatscope.__version__}"
@@ -176,7 +173,7 @@ class Sender:
                 beat=self._beat,
                 farewell=lambda: self._reason if self._packed.is_set() else None,
                 aborted=self._abort.is_set,
-                heard=self._hear,
+                heard=self._orders.hear,
             ),
             pause=self._pause,
             delays=delays or (lambda: backoff_delays(rng)),
@@ -231,12 +228,12 @@ class Sender:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of both threads, in seconds, as of their last pause."""
+        """Processor time of all threads, in seconds, as of their last pause."""
         return sum(self._cpu_s) + (sum(self._spooler.cpu_s) if self._spooler is not None else 0.0)
 
     def orders(self) -> Sequence[wire.Focus | wire.Alert]:
         """What the server has said since the last call, each alert once."""
-        return [self._orders.popleft() for _ in range(len(self._orders))]
+        return self._orders.take()
 
     def report(self, cost: wire.Cost) -> None:
         """Tell the server with the next beat."""
@@ -356,34 +353,15 @@ class Sender:
             if devices and records:
                 records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
                 devices = ()
-            self._keep(records)
-            self._pack(records)
+            self._pack(self._flight.see(records, self._link.max_block_bytes))
         if devices:
             alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
             for item in pack([alone], self._link.max_block_bytes):
                 self._outbox.append(replace(item, records=0))
-        self._freeze()
-
-    def _keep(self, records: list[StepRecord]) -> None:
-        """Show ``records`` to the flight recorder, and leave in them what is to be sent."""
-        for place, record in enumerate(records):
-            try:
-                self._flight.add(record, self._link.max_block_bytes)
-            except Exception:  # what cannot be kept is sent all the same
-                logger.debug("step %d could not be kept", record.step, exc_info=True)
-            records[place] = record.thinned()
-
-    def _freeze(self) -> None:
-        flight = self._flight
-        while self._freezes:
-            order = self._freezes.popleft()
-            try:
-                flight.freeze(order.id, order.kind, order.step, order.alert, self._link.max_block_bytes)
-            except Exception:
-                logger.debug("the dump %s could not be made", order.id, exc_info=True)
-        room = _DUMP_SHARE * self._limits.outbox_bytes
-        while flight.pieces and (self._closing.is_set() or self._outbox.counts().waiting_bytes < room):
-            self._outbox.append(flight.pieces.popleft())
+        self._flight.obey(self._orders.freezes, self._link.max_block_bytes)
+        room = math.inf if self._closing.is_set() else _DUMP_SHARE * self._limits.outbox_bytes
+        while self._flight.pieces and self._outbox.counts().waiting_bytes < room:
+            self._outbox.append(self._flight.pieces.popleft())
 
     def _pack(self, records: list[StepRecord]) -> None:
         packed = 0
@@ -437,15 +415,6 @@ class Sender:
     def _pause(self, seconds: float) -> None:
         # The first pause after ``close`` begins is cut short, the later ones are not.
         (self._abort if self._closing.is_set() else self._closing).wait(seconds)
-
-    def _hear(self, order: Order) -> None:
-        if isinstance(order, wire.Freeze):
-            self._freezes.append(order)
-        elif isinstance(order, wire.Focus):
-            self._orders.append(order)
-        elif order.id not in self._alerts:  # a server repeats them to who comes back
-            self._alerts.append(order.id)
-            self._orders.append(order)
 
     def _beat(self) -> wire.Beat:
         self._cpu_s[1] = time.thread_time()

@@ -83,7 +83,7 @@ class UpdateTap:
         layer = self._recorder.table.layer_of(parameter)
         if layer is None or (gradients and parameter.grad is None):
             return
-        local = local_part(parameter.detach())
+        local = local_part(parameter).detach()
         if local.numel() == 0 or why_not(local):
             return
         sample = sample_of(local)
@@ -117,7 +117,7 @@ class UpdateTap:
                 self._compare(group)
 
     def _compare(self, group: _Group) -> None:
-        samples = [sample_of(local_part(parameter.detach())) for parameter in group.parameters]
+        samples = [sample_of(local_part(parameter).detach()) for parameter in group.parameters]
         now = [sample for sample in samples if sample is not None]
         before = group.before
         assert before is not None, "copied when the group was made"

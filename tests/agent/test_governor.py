@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from floatscope._governor import KINDS, WIDEST, Change, Governor, StepCost
 
-FINEST = {"gradients": 1, "activations": 10, "histograms": 10, "updates": 0, "weights": 100}
-READINGS = ("gradients", "activations", "weights")
+FINEST = {"gradients": 1, "activations": 10, "histograms": 10, "weights": 100, "updates": 100}
+READINGS = ("gradients", "activations", "weights", "updates")
 
 
 @dataclass
@@ -106,7 +106,7 @@ def test_a_fixed_cost_above_the_budget_is_said() -> None:
 
 
 def test_histograms_give_way_before_the_gradients_they_are_taken_of() -> None:
-    finest = {"gradients": 1, "activations": 0, "histograms": 1, "weights": 0}
+    finest = {"gradients": 1, "activations": 0, "histograms": 1, "weights": 0, "updates": 0}
     training = Training(lambda step: 0.1, {"gradients": 5e-4}, histogram_s=5e-3, finest=finest)
     governor = training.run(500)
     assert governor.every["gradients"] == 1

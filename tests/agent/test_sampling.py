@@ -72,13 +72,10 @@ def test_a_second_focus_makes_it_longer_and_none_is_endless() -> None:
 
 def test_slow_steps_on_a_card_have_spare_histograms_of_gradients_alone() -> None:
     sampling = _sampling(CARD, activations_every=10, histograms_every=10)
-    assert sampling.wanted(1) == Wanted(
-        gradients=True, activations=False, weights=False, updates=False, histograms=False
-    )
+    gradients = Wanted(gradients=True, activations=False, weights=False, updates=False, histograms=False)
+    assert sampling.wanted(1) == gradients
     sampling._typical_s = 0.3
-    assert sampling.wanted(1) == Wanted(
-        gradients=True, activations=False, weights=False, updates=False, histograms=True, spare=True
-    )
+    assert sampling.wanted(1) == gradients._replace(histograms=True, spare=True)
     assert not sampling.wanted(10).spare
     for other in (_sampling(HOST), _sampling(CARD, flight_recorder_steps=0), _sampling(CARD, histograms_every=0)):
         other._typical_s = 0.3
@@ -123,7 +120,7 @@ def test_every_charge_is_met_in_a_training(attach: Attach) -> None:
     optimizer.step()
     spent = _meter.drain()
     scope.step()
-    assert min(spent[charge] for charge in ("gradients", "activations", "weights")) > 0
+    assert min(spent[charge] for charge in ("gradients", "activations", "weights", "updates")) > 0
     assert _meter.drain()["step"] > 0
     assert _meter._open == []
 
@@ -194,7 +191,7 @@ def test_a_card_that_never_comes_so_far_costs_no_memory() -> None:
 
 @pytest.mark.parametrize("kind", wire.KINDS)
 def test_every_kind_of_tensor_belongs_to_a_reading(kind: str) -> None:
-    assert reading_of(kind) in {"gradients", "activations", "weights"}
+    assert reading_of(kind) in {"gradients", "activations", "weights", "updates"}
 
 
 def test_an_alert_is_handed_over_at_the_end_of_the_next_step(attach: Attach) -> None:

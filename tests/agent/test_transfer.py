@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -14,11 +16,13 @@ from torch import nn
 
 import floatscope
 from floatscope import Scope
+from floatscope._device_rows import DeviceRows, Route
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._record import LostRecord, RecordLostError
 from floatscope._recorder import Recorder, ring_bytes
 from floatscope._ring import Extent, Ring
+from floatscope._streams import Streams
 from tests.agent.rows_on_the_host import OneStream, Runs, means, on_the_host
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -59,7 +63,8 @@ def test_the_reserve_is_left_to_small_things() -> None:
 
 def test_the_size_of_a_ring_is_bounded() -> None:
     assert ring_bytes(10**9) == 64 << 20
-    assert ring_bytes(1) < 1 << 20
+    assert ring_bytes(1) == 4 << 20
+    assert 4 << 20 < ring_bytes(1000) < 64 << 20
 
 
 def make_model() -> nn.Module:
@@ -170,6 +175,59 @@ def test_rows_and_scalars_grow_beyond_what_was_expected(attach: Attach) -> None:
     scope.step()
     for kind in ("act", "act_in", "act_grad", "grad", "weight"):
         assert sink.row(0, kind, "4") is not None
+
+
+def test_a_ring_grows_with_the_rows() -> None:
+    sizes: list[int] = []
+
+    def made(rows: int) -> Ring:
+        sizes.append(rows)
+        return Ring(1 << 20, reserve=1 << 10, allocate=on_the_host)
+
+    route = Route(made, cast("Streams", OneStream()))
+    rows = DeviceRows(torch.device("cpu"), Runs(), capacity=2, route=route)
+    for layer in range(9):
+        part = rows.part_for("act", layer, 3, limit=100, format_="fp32", loss_scaled=False)
+        rows.measure(torch.full((3,), float(layer)), part.row, histogram=False)
+    assert sizes == [2, 4, 8, 16]
+    transit = rows.send(histogram=False)
+    assert transit is not None
+    assert transit.resolve().rows.absmax.tolist() == [float(layer) for layer in range(9)]
+    assert rows.parts() == []
+
+
+def test_closing_lets_go_of_rows_and_of_what_waits(attach: Attach) -> None:
+    model = make_model()
+    scope, sink = attach(model, config=EVERY, _means=means())
+    out = model.get_submodule("0")(torch.ones(3, 4))
+    waiting = weakref.ref(out.untyped_storage())
+    rows = weakref.ref(scope._recorder.rows_on(torch.device("cpu")))
+    scope.close()
+    del out
+    gc.collect()
+    assert waiting() is None
+    assert rows() is None
+    assert sink.reason == "finished"
+
+
+def test_two_models_that_share_a_layer_are_both_read() -> None:
+    shared = nn.Linear(4, 4)
+    models = [nn.Sequential(shared, nn.Linear(4, 2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    sinks = [MemorySink(), MemorySink()]
+    scopes = [
+        floatscope.watch(model, optimizer, config=EVERY, _means=means(), _sink=sink)
+        for model, optimizer, sink in zip(models, optimizers, sinks, strict=True)
+    ]
+    for model, optimizer, scope in zip(models, optimizers, scopes, strict=True):
+        step(model, optimizer, scope)
+    for scope, sink in zip(scopes, sinks, strict=True):
+        scope.close()
+        row = sink.row(0, "grad", "0")
+        assert row is not None
+        assert row["count"] == 20
+        assert sink.row(0, "act", "1") is not None
+    assert not shared._forward_hooks
 
 
 def test_rows_of_others_are_collected_and_cleared(attach: Attach) -> None:

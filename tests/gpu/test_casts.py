@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,11 @@ from floatscope._blocks import block_figures
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none"),
+    # torch says so the first time that the mode is set.
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+]
 
 EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1)
 
@@ -27,6 +31,14 @@ def exceptions_pass() -> Iterator[None]:
     Guard.reraise = True
     yield
     Guard.reraise = False
+
+
+@pytest.fixture
+def waiting() -> Iterator[Callable[[str], None]]:
+    """Sets what happens when something waits for the device: "error" or "default"."""
+    torch.zeros(1, device="cuda").sum().item()
+    yield torch.cuda.set_sync_debug_mode
+    torch.cuda.set_sync_debug_mode("default")
 
 
 class Dynamic(nn.Linear):
@@ -49,7 +61,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     return nn.Sequential(Dynamic(64, 64), MXFP8Linear(64, 32)).cuda()
 
 
-def test_casts_are_recorded_without_waiting(model: nn.Module) -> None:
+def test_casts_are_recorded_without_waiting(model: nn.Module, waiting: Callable[[str], None]) -> None:
     sink = MemorySink()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scope = floatscope.watch(model, optimizer, _sink=sink, config=EVERYTHING)
@@ -57,13 +69,13 @@ def test_casts_are_recorded_without_waiting(model: nn.Module) -> None:
     for step in range(3):
         if step == 2:
             torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
+            waiting("error")
         optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
         scope.step(loss=loss)
-    torch.cuda.set_sync_debug_mode("default")
+    waiting("default")
     scope.close()
     row = sink.row(2, "act_in", "0")
     assert row is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,9 @@ def variant(request: pytest.FixtureRequest) -> Variant:
 @pytest.fixture
 def waiting_is_an_error() -> Iterator[None]:
     torch.zeros(1, device="cuda").sum().item()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls it a prototype
+        torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")
 

@@ -68,15 +68,14 @@ class Ours(Recorder):
 
 def gradients(every: int) -> Recorder:
     """Gradients with histograms."""
-    return Ours(
-        every, {"gradients_every": every, "histograms_every": every, "activations_every": 0, "weights_every": 0}
-    )
+    others = dict.fromkeys(("activations_every", "weights_every", "overhead_budget"), 0)
+    return Ours(every, {"gradients_every": every, "histograms_every": every, **others})
 
 
 def everything(every: int) -> Recorder:
     """Gradients, outputs and operands with histograms."""
     intervals = dict.fromkeys(("gradients_every", "histograms_every", "activations_every"), every)
-    return Ours(every, {**intervals, "weights_every": 0})
+    return Ours(every, {**intervals, "weights_every": 0, "overhead_budget": 0})
 
 
 def default(every: int) -> Recorder:
@@ -87,7 +86,7 @@ def default(every: int) -> Recorder:
 def idle(every: int) -> Recorder:
     """Every hook is there, and no step is one to read in."""
     intervals = ("gradients_every", "histograms_every", "activations_every", "weights_every")
-    return Ours(every, {**dict.fromkeys(intervals, _NEVER), "first_step": 1})
+    return Ours(every, {**dict.fromkeys(intervals, _NEVER), "first_step": 1, "overhead_budget": 0})
 
 
 class _Fetch:

@@ -36,7 +36,7 @@ class SpooledOutbox:
         self._wake = wake
         self._lock = threading.Lock()
         self._storage: Storage | None = None
-        self._storing = True
+        self._storing, self._resumed = True, False
         # On disk or sent, being written, and neither: consecutive numbers from the first to the last.
         self._window: deque[Entry] = deque()
         self._writing: list[Entry] = []
@@ -67,7 +67,7 @@ class SpooledOutbox:
 
     def resume(self, storage: Storage, contents: Contents, acknowledged: int, layers: Iterable[wire.Layer]) -> None:
         """Begin with what is stored, of which the server has everything up to ``acknowledged``."""
-        self._storage = storage
+        self._storage, self._resumed = storage, True
         self._next_seq, self._total = contents.last_seq + 1, contents.total
         self._acked = min(acknowledged, contents.last_seq)
         known = self._total_before(self._acked + 1)
@@ -287,6 +287,8 @@ class SpooledOutbox:
         if stored is not None and stored.seq < until:
             found = entry_of(stored)
             if found.seq <= seq:
+                if self._resumed and isinstance(found.item, Loss):  # given up by a process that is gone
+                    self._ledger.lose(found.item.reason, min(found.counted, self._ledger.waiting))
                 return found
             following: Entry | None = found
         else:
@@ -415,7 +417,7 @@ class SpooledOutbox:
         That is the names in the batch, or else the declaration of its loss. False when ``seq`` is no batch.
         """
         with self._lock:
-            entry = self._sent(seq)
+            entry = next((sent for sent in self._flight if sent.seq == seq), None)
             if entry is None or not isinstance(entry.item, Batch) or entry.item is _FILLER:
                 return False
             names, loss = self._refuse(entry, entry.item, reason)
@@ -429,7 +431,7 @@ class SpooledOutbox:
         """The server has noted the loss of batch ``seq`` for ``reason`` itself, and went on to the next one."""
         names: list[Batch] = []
         with self._lock:
-            entry = self._sent(seq)
+            entry = next((sent for sent in self._flight if sent.seq == seq), None)
             if entry is None:
                 return
             if isinstance(entry.item, Batch):
@@ -438,9 +440,6 @@ class SpooledOutbox:
             self._acknowledge(0)
         for batch in names:
             self.append(batch)
-
-    def _sent(self, seq: int) -> Entry | None:
-        return next((entry for entry in self._flight if entry.seq == seq), None)
 
     def _refuse(self, entry: Entry, batch: Batch, reason: str) -> tuple[list[Batch], Loss]:
         """Count ``batch`` as lost; its names, which may not be, and the loss that stands in its place."""

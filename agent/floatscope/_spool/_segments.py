@@ -122,7 +122,8 @@ class Segments:
         if self._active < 0:
             return True
         segment = self._segments[-1]
-        return segment.first > 0 and segment.size + size > self._segment_bytes
+        # With one number a gap would leave none for the events.
+        return segment.end - segment.first > 1 and segment.first > 0 and segment.size + size > self._segment_bytes
 
     def begin(self, first: int, about: bytes) -> None:
         """A new segment, whose first record says who writes."""

@@ -170,7 +170,7 @@ class Spooler:
         return segments
 
     def _write_what_waits(self, segments: Segments) -> None:
-        while entries := self.outbox.unwritten(_WRITE_BYTES):
+        while entries := self.outbox.unwritten(min(_WRITE_BYTES, self.place.segment_bytes // 2)):
             buffers = [part for entry in entries for part in buffers_of(entry)]
             if segments.must_begin(sum(map(len, buffers))):
                 self._begin(segments, entries[0].seq)

@@ -184,8 +184,7 @@ class Compiled:
     def __init__(self, build: Build) -> None:
         code = build.code()
         with torch.cuda.device(build.device):
-            # Makes the context current; from pinned memory, so that nothing waits.
-            self.tables = float8_tables().pin_memory().to(build.device, non_blocking=True)
+            self.tables = float8_tables(build.device)  # which makes the context current
             self.driver = Driver(build.platform, code)
             self._index = torch.cuda.current_device()
         self.name = build.platform.compiler
@@ -281,7 +280,18 @@ def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]
         word |= _COUNTED
 
 
-def float8_tables() -> torch.Tensor:
-    """int32 [4, 256]: the float32 bits of every code of each float8."""
+def float8_tables(device: torch.device) -> torch.Tensor:
+    """int32 [4, 256] on ``device``: the float32 bits of every code of each float8, there for every stream to read."""
     codes = torch.arange(256).to(torch.uint8)
-    return torch.stack([codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in FLOAT8])
+    tables = [codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in FLOAT8]
+    table = torch.stack(tables)
+    if device.type != "cuda":
+        return table
+    # On a stream of its own: waiting for the current one could take as long as what the training has queued there.
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        there = table.pin_memory().to(device, non_blocking=True)
+    copied = stream.record_event()
+    while not copied.query():
+        pass
+    return there

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
@@ -178,6 +179,9 @@ class Reference:
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
         row = measure(tensor, histogram=hist is not None)
+        if tensor.device.type == "cpu":
+            _merge_on_the_host(row, words.numpy(), hist.numpy() if hist is not None else None)
+            return
         zeros, nans, infs, total, squares, absmax, minus_absmin = row.statistics.unbind()
         adding = torch.stack([zeros, nans, infs]).to(torch.int64)
         words[: WordAt.ABSMAX] += adding
@@ -191,10 +195,32 @@ class Reference:
             words[WordAt.SAMPLED] += row.elements
 
 
+def _merge_on_the_host(row: Row, into: NDArray[np.int64], counts: NDArray[np.int32] | None) -> None:
+    # In numpy: for small tensors a dozen operations of torch would take longer than the measuring.
+    zeros, nans, infs, total, squares, absmax, minus_absmin = row.statistics.tolist()
+    into[WordAt.ZEROS] += int(zeros)
+    into[WordAt.NANS] += int(nans)
+    into[WordAt.INFS] += int(infs)
+    into[WordAt.ABSMAX] = max(int(into[WordAt.ABSMAX]), int(absmax))
+    into[WordAt.ABSMIN_GAP] = max(int(into[WordAt.ABSMIN_GAP]), int(minus_absmin) + INFINITY_BITS)
+    sums = into[WordAt.SUM : WordAt.ELEMENTS].view(np.float64)
+    sums += (total, squares)
+    into[WordAt.ELEMENTS] += row.elements
+    into[WordAt.TENSORS] += 1
+    if counts is not None and row.hist is not None:
+        np.add(counts, row.hist.numpy(), out=counts, casting="unsafe")
+        into[WordAt.SAMPLED] += row.elements
+
+
 class _Plan:
     def __init__(self, variant: Reference, at: tuple[int, ...]) -> None:
         self._variant, self._at = variant, at
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
+        if rows.device.type == "cpu":
+            words, hist = rows.words.numpy(), rows.hist.numpy()
+            for at, tensor in zip(self._at, tensors, strict=True):
+                _merge_on_the_host(measure(tensor, histogram=histogram), words[at], hist[at] if histogram else None)
+            return
         for at, tensor in zip(self._at, tensors, strict=True):
             self._variant.measure(tensor, rows.words[at], rows.hist[at] if histogram else None)

@@ -58,7 +58,7 @@ class TritonVariant:
         self.device = device
         self.every = every
         self.samples_histogram = every > 1
-        self.tables = _uploaded(float8_tables(), device)
+        self.tables = float8_tables(device)
         self.wave = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
         self._reference = Reference()
 
@@ -137,14 +137,12 @@ class TritonPlan:
             group = chunks.setdefault(_Group(tensor.dtype, address % 16 == 0), [])
             group += [(address, elements, begin, at) for begin in _starts(elements)]
         # A new table each time: the one before may still be read, and pinned memory is reused once it was copied.
-        self._tables = {
-            group: _uploaded(torch.tensor(work, dtype=torch.int64), self._variant.device)
-            for group, work in chunks.items()
-        }
+        self._tables = {group: _uploaded(work, self._variant.device) for group, work in chunks.items()}
         self._layouts = Layouts(tensors, fixed=self._fixed and not self._others)
 
 
-def _uploaded(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _uploaded(work: list[tuple[int, int, int, int]], device: torch.device) -> torch.Tensor:
+    table = torch.tensor(work, dtype=torch.int64)
     return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
 
 

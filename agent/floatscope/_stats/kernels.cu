@@ -137,8 +137,15 @@ __device__ __forceinline__ void add_word(
         part.low = smaller_halves(part.low, shifted);
         if (!HISTOGRAM) found += (shifted >> 15) & 0x00010001u;
         unsigned low = word << 16, high = word & 0xFFFF0000u;
-        add<HISTOGRAM>(KIND == FP16 ? from_half(low) : low, even, counters);
-        add<HISTOGRAM>(KIND == FP16 ? from_half(high) : high, odd, counters);
+        // A bfloat16's bin is (|x| - 1) >> 6 of its own bits: 512 less than that of the shifted ones, which saves an
+        // instruction in five. Zeros get bin -1, which is the ZERO_BIN of the wave before.
+        const bool counted = HISTOGRAM && KIND == FP16;
+        add<counted>(KIND == FP16 ? from_half(low) : low, even, counters);
+        add<counted>(KIND == FP16 ? from_half(high) : high, odd, counters);
+        if (HISTOGRAM && KIND == BF16) {
+            atomicAdd(counters + (int)((shifted & 0xFFFFu) >> 6) - 512, 1u);
+            atomicAdd(counters + (int)(shifted >> 22) - 512, 1u);
+        }
     }
 }
 
@@ -331,11 +338,11 @@ template <bool HISTOGRAM>
 __device__ __forceinline__ void piece(
     const char *from, unsigned elements, unsigned kind, const unsigned *tables, u64 *words, unsigned *hist) {
     const unsigned size = HISTOGRAM ? WAVES * BINS : WAVES * 256u;
-    __shared__ unsigned all[size];  // each wave counts for itself
+    __shared__ unsigned storage[1u + size];  // each wave counts for itself; the first word is before the first wave's
     __shared__ Reduced shared;
+    unsigned *all = storage + 1;
     unsigned *counters = all + threadIdx.x / WAVE * BINS;
-    if (HISTOGRAM || kind >= FP8) clear(all, size, &shared);
-    else clear(all, 0u, &shared);
+    clear(storage, HISTOGRAM || kind >= FP8 ? 1u + size : 0u, &shared);
 
     Partial part;
     if (kind == FP32) part = fast<FP32, HISTOGRAM>(from, elements, counters);
@@ -349,7 +356,7 @@ __device__ __forceinline__ void piece(
     for (int k = 0; k < WAVES; k++) high = max(high, shared.high[k]);
     if (kind < FP64 && (high >= SQUARES_OVERFLOW || (high && high < SQUARES_VANISH))) {
         __syncthreads();
-        clear(all, HISTOGRAM ? size : 0u, &shared);
+        clear(storage, HISTOGRAM ? 1u + size : 0u, &shared);
         reduce(exact(from, elements, kind, &shared, HISTOGRAM ? counters : 0), &shared);
         high = added = 0u;
         for (int k = 0; k < WAVES; k++) high = max(high, shared.high[k]);
@@ -357,7 +364,7 @@ __device__ __forceinline__ void piece(
 
     if (HISTOGRAM) {
         for (unsigned bin = threadIdx.x; bin < BINS; bin += THREADS) {
-            unsigned count = 0u;
+            unsigned count = bin == ZERO_BIN ? storage[0] : 0u;
             for (int k = 0; k < WAVES; k++) count += all[k * BINS + bin];
             if (count && bin < FINITE_BINS) atomicAdd(hist + bin, count);
             if (bin == ZERO_BIN && count != added) atomicAdd(words + ZEROS, (u64)(count - added));

@@ -285,3 +285,28 @@ def _drained(outbox: SpooledOutbox) -> list[wire.Block | wire.Gap]:
         kept += messages
         outbox.acknowledge(messages[-1].seq)
     return kept
+
+
+def test_what_a_process_gave_up_is_declared_when_it_is_gone(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, 2000)
+    outbox = new_outbox()
+    outbox.attach(segments)
+    for step in range(100):
+        outbox.append(batch(step))
+        write(outbox, segments)
+    while numbers := segments.condensable():
+        outbox.lose_stored(segments.condense(outbox.hold_back(*numbers), b""))
+    segments.forget_descriptors()
+    left = Segments(tmp_path, 2000)
+    contents = left.load()
+    later = new_outbox()
+    later.resume(left, contents, 0, ())
+    later.rewind(1)
+    kept = _drained(later)
+    seen = [first_step(m) for m in kept if isinstance(m, wire.Block)]
+    arrived = [number for number in seen if number is not None]
+    assert arrived == list(range(arrived[0], 100))
+    assert sum(gap.count for gap in kept if isinstance(gap, wire.Gap)) == arrived[0]
+    assert later.counts().lost == {"spool_full": arrived[0]} == outbox.counts().lost
+    assert (later.counts().acknowledged, later.counts().waiting) == (len(arrived), 0)
+    left.forget_descriptors()
