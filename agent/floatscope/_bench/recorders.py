@@ -54,7 +54,7 @@ class Ours(Recorder):
 
     def attach(self, training: Training) -> None:
         self._scope = floatscope.watch(
-            training.model, training.optimizer, run="bench", server=_NOWHERE, **self._options
+            training.model, training.optimizer, run="bench", server=_NOWHERE, spool_bytes=0, **self._options
         )
 
     def after_step(self, loss: torch.Tensor) -> None:
@@ -68,14 +68,14 @@ class Ours(Recorder):
 
 def gradients(every: int) -> Recorder:
     """Gradients with histograms."""
-    others = dict.fromkeys(("activations_every", "weights_every", "overhead_budget"), 0)
+    others = dict.fromkeys(("activations_every", "weights_every", "updates_every", "overhead_budget"), 0)
     return Ours(every, {"gradients_every": every, "histograms_every": every, **others})
 
 
 def everything(every: int) -> Recorder:
     """Gradients, outputs and operands with histograms."""
     intervals = dict.fromkeys(("gradients_every", "histograms_every", "activations_every"), every)
-    return Ours(every, {**intervals, "weights_every": 0, "overhead_budget": 0})
+    return Ours(every, {**intervals, "weights_every": 0, "updates_every": 0, "overhead_budget": 0})
 
 
 def default(every: int) -> Recorder:
@@ -85,7 +85,7 @@ def default(every: int) -> Recorder:
 
 def idle(every: int) -> Recorder:
     """Every hook is there, and no step is one to read in."""
-    intervals = ("gradients_every", "histograms_every", "activations_every", "weights_every")
+    intervals = ("gradients_every", "histograms_every", "activations_every", "weights_every", "updates_every")
     return Ours(every, {**dict.fromkeys(intervals, _NEVER), "first_step": 1, "overhead_budget": 0})
 
 
