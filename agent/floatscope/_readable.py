@@ -8,9 +8,11 @@ import torch
 
 from floatscope._operands import format_of
 
-__all__ = ["local_part", "stored_format", "stored_values", "why_not"]
+__all__ = ["PLAIN", "local_part", "stored_format", "stored_values", "why_not"]
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""What has its elements where its address says."""
 _formats: dict[torch.dtype, str | None] = {}
 
 
@@ -21,9 +23,20 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     if distributed is None or not isinstance(tensor, distributed.DTensor):
         # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
         part = getattr(tensor, "ds_tensor", None)
-        return part if isinstance(part, torch.Tensor) else tensor
-    local: torch.Tensor = tensor.to_local()
-    return local
+        return _arrived(part if isinstance(part, torch.Tensor) else tensor)
+    return _arrived(tensor.to_local())
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a collective operation that is under way will have put into ``tensor``.
+
+    On a card its stream waits for that and the host does not; elsewhere the next operation would wait as well.
+    """
+    collectives = sys.modules.get("torch.distributed._functional_collectives")
+    if collectives is None or not isinstance(tensor, collectives.AsyncCollectiveTensor):
+        return tensor
+    arrived: torch.Tensor = tensor.trigger_wait()
+    return arrived
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,4 +62,6 @@ def why_not(tensor: torch.Tensor) -> str:
         return "a tensor on the meta device has no values"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
+    if type(tensor) not in PLAIN and tensor.numel() and not tensor.data_ptr():
+        return f"a {type(tensor).__name__} has its elements elsewhere"
     return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"
