@@ -96,6 +96,8 @@ class GradientList:
         if self._distributed:
             # What ``to_local`` returns without autograd, for a tenth of its time.
             found = [gradient._local_tensor for gradient in found]
+            if not set(_PLAIN).issuperset(map(type, found)):
+                return None
         turn, count = self._turn, len(found)
         self._turn = turn + _LOOKED_AT if turn + _LOOKED_AT < count else 0
         for place in (0, *range(turn, min(turn + _LOOKED_AT, count)), count - 1):
@@ -109,7 +111,7 @@ class GradientList:
         """The same where some have no gradient, as experts that no token was sent to."""
         present = [i for i, gradient in enumerate(found) if gradient is not None]
         local = [None if g is None else g._local_tensor if self._distributed else g for g in found]
-        if not all(self._as_known(i, local) for i in present):
+        if not all(type(local[i]) in _PLAIN and self._as_known(i, local) for i in present):
             return None
         some = []
         for whole, places in self._devices:

@@ -59,6 +59,10 @@ def why_not(tensor: torch.Tensor) -> str:
         return "a tensor on the meta device has no values"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
-    if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
+    if type(tensor) not in _PLAIN and (hasattr(tensor, "__tensor_flatten__") or _is_nowhere(tensor)):
         return f"{type(tensor).__name__} keeps its values in other tensors"  # and has no memory of its own
     return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"
+
+
+def _is_nowhere(tensor: torch.Tensor) -> bool:
+    return tensor.numel() > 0 and tensor.data_ptr() == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from floatscope._guard import Guard
 from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._stats import Reference
+from tests.agent.rows_on_the_host import means
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -68,6 +70,40 @@ def test_an_output_that_cannot_be_measured(attach: Attach, output: Callable[[tor
         assert sink.row(0, kind, layer) is not None, (kind, layer)
     reasons = [reason for reason, layers in scope.coverage["reasons"].items() if layers == ["odd"]]
     assert any(reason.startswith(f"act not observed: {why}") for reason in reasons), reasons
+
+
+class Wrapped(torch.Tensor):
+    """Its elements are in another tensor, as those of quantised weights or of a collective that is under way."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapped:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        assert isinstance(made, Wrapped)
+        return made
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.held = inner
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,  # noqa: ANN401
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[Any, Any] | None = None,
+    ) -> object:
+        return func(*(arg.held if isinstance(arg, Wrapped) else arg for arg in args), **(kwargs or {}))
+
+
+@pytest.mark.parametrize("chosen", [None, means()], ids=["on the host", "in batches"])
+def test_a_tensor_whose_elements_are_elsewhere_is_not_read_at_its_address(attach: Attach, chosen: Means | None) -> None:
+    model = Model(lambda y: Wrapped(y.detach()))
+    scope, sink = attach(model, config=EVERY, _means=chosen)
+    model(torch.ones(2, 4)).sum().backward()
+    scope.step()
+    assert sink.row(0, "act", "plain") is not None
+    assert sink.row(0, "act", "odd") is None
+    assert "act not observed: Wrapped keeps its values in other tensors" in scope.coverage["reasons"]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
