@@ -18,7 +18,7 @@ from torch import nn
 
 from floatscope._concealment import ROW_ATTRIBUTES, Unseen, conceal
 from floatscope._config import Config
-from floatscope._operators import GradientReader, OutputRow, Wanted, readers
+from floatscope._operators import CAN_SHUN_GRAPHS, GradientReader, OutputRow, Wanted, readers
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
 from floatscope._stats import WORDS, WordAt, variant_for
@@ -206,8 +206,7 @@ class CompiledUpdates:
     def __init__(self, reader: GradientReader) -> None:
         self.number = next(_numbers)
         self.updates = torch.zeros(1, dtype=torch.int64)
-        """How many updates began. On the host, so that CUDA graphs of ``mode="reduce-overhead"`` leave it out, and
-        each update is seen."""
+        """How many updates began. On the host, like the operator, which shuns CUDA graphs: each update is seen."""
         readers().gradients[self.number] = reader
 
     def remove(self) -> None:
@@ -217,6 +216,8 @@ class CompiledUpdates:
     def __call__(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ANN401
         if not torch.compiler.is_compiling() or _is_exporting():
             return
+        if not CAN_SHUN_GRAPHS:
+            return  # alone in a CUDA graph of ``mode="reduce-overhead"``, it would make the update's compilation fail
         if len(args) > 1 or kwargs:
             return  # a closure has yet to compute the gradients
         parameters, gradients = [], []

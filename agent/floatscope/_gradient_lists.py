@@ -219,8 +219,10 @@ class GradientLists:
         if gradient.layout != torch.strided or self._recorder.table.elements(layer) > self._recorder.row_elements:
             return None
         placement, unmerged = self._recorder.ranks.of("grad", gradient, parameter)
+        if unmerged:
+            self._recorder.table.unseen(layer, unmerged)
         tensor = local_part(gradient)
-        if unmerged or type(tensor) not in _PLAIN or why_not(tensor):
+        if type(tensor) not in _PLAIN or why_not(tensor):
             return None
         return _Known(layer, tensor.dtype, tensor.device, placement)
 

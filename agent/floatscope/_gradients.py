@@ -23,6 +23,7 @@ from floatscope._recorder import Recorder
 
 __all__ = ["GradientTap"]
 
+_AFTER_CLIPPING = "gradients read where a compiled update begins, which is after clipping that is compiled as well"
 _stepping = Guard("an optimizer stepped", charge="gradients")
 _reading = Guard("gradients were measured")
 
@@ -258,6 +259,7 @@ class GradientTap:
                 continue
             if recorder.wants_gradients and recorder.record("grad", layer, gradient, later=True):
                 recorder.table.has_gradient(layer)
+                recorder.table.unseen(layer, _AFTER_CLIPPING)
         recorder.flush()
         self._read -= known.keys()
         if not recorder.capturing():

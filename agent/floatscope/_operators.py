@@ -22,9 +22,11 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, capturing
 from floatscope._stats import variant_for
 
-__all__ = ["GradientReader", "OutputRow", "Readers", "Wanted", "readers"]
+__all__ = ["CAN_SHUN_GRAPHS", "GradientReader", "OutputRow", "Readers", "Wanted", "readers"]
 
 _NAMESPACE = "floatscope"
+CAN_SHUN_GRAPHS = hasattr(torch.Tag, "cudagraph_unsafe")
+"""Whether an operator can say that it must stay out of CUDA graphs: since torch 2.8."""
 _measuring = Guard("a tensor of compiled code was measured")
 _reading = Guard("gradients were read before a compiled update")
 
@@ -152,14 +154,17 @@ def _defined() -> Readers:
         known.library,
         "before_update(Tensor[] parameters, Tensor[] gradients, Tensor(a!) updates, int reader) -> ()",
         before_update,
+        tags=(torch.Tag.cudagraph_unsafe,) if CAN_SHUN_GRAPHS else (),
     )
     return known
 
 
-def _define(library: torch.library.Library | None, schema: str, function: Callable[..., None]) -> None:
+def _define(
+    library: torch.library.Library | None, schema: str, function: Callable[..., None], tags: tuple[torch.Tag, ...] = ()
+) -> None:
     assert library is not None, "it was made a moment ago"
     name, _, _ = schema.partition("(")
-    library.define(schema)  # type: ignore[no-untyped-call]
+    library.define(schema, tags=tags)  # type: ignore[no-untyped-call]
     # Of no device in particular: it is a call of the device's own pass.
     library.impl(name, function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"{_NAMESPACE}::{name}", _nothing, lib=library)

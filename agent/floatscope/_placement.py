@@ -81,6 +81,7 @@ class Ranks:
         self._ddp: list[weakref.ref[nn.Module]] = []
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
         self._meshes: dict[tuple[int, tuple[Any, ...]], tuple[Any, Placement]] = {}
+        self._wrapped: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] | None = None
         self._partial_groups = False
         self.revision = 0
         """Grows when something was learned that changes placements."""
@@ -108,6 +109,7 @@ class Ranks:
         if active is not None and not any(known() is active for known in self._ddp):
             self._ddp.append(weakref.ref(active))
             self._known.clear()
+            self._wrapped = None
             self.revision += 1
 
     def of(self, kind: str, tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[Placement, str]:
@@ -147,17 +149,24 @@ class Ranks:
     def _of_parameter(self, parameter: torch.Tensor) -> tuple[Placement, str]:
         if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
             return (Placement("shard"), _ZERO) if hasattr(parameter, "ds_tensor") else (LOCAL, _ZERO)
-        model = self._model()
-        if model is not None:
-            for strategy, handle, wrapper in _flat(model):
-                if any(parameter is held for held in _held(handle)):
-                    return self._flat_placement(strategy, wrapper), ""
+        if self._wrapped is None:
+            self._wrapped = dict(self._find_wrapped())
+        known = self._wrapped.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            return LOCAL, _UNKNOWN
+        return known[1], ""
+
+    def _find_wrapped(self) -> Iterator[tuple[int, tuple[weakref.ref[torch.Tensor], Placement]]]:
+        """By id, every parameter that a wrapper has, and what that makes of it."""
         for ddp in self._wrappers():
-            if any(parameter is held for held in ddp._module_parameters):
-                members = torch.distributed.get_process_group_ranks(ddp.process_group)
-                self._partial_groups |= len(members) < self.world
-                return group_placement("replica", members, self.rank), ""
-        return LOCAL, _UNKNOWN
+            members = torch.distributed.get_process_group_ranks(ddp.process_group)
+            self._partial_groups |= len(members) < self.world
+            place = group_placement("replica", members, self.rank)
+            yield from ((id(p), (weakref.ref(p), place)) for p in ddp._module_parameters)
+        model = self._model()
+        for strategy, handle, wrapper in _flat(model) if model is not None else ():
+            place = self._flat_placement(strategy, wrapper)
+            yield from ((id(p), (weakref.ref(p), place)) for p in _held(handle))
 
     def _wrappers(self) -> Iterator[Any]:
         model = self._model()

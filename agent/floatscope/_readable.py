@@ -11,19 +11,29 @@ from floatscope._operands import format_of
 __all__ = ["local_part", "stored_format", "stored_values", "why_not"]
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _formats: dict[torch.dtype, str | None] = {}
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of ``tensor``. No collective operation."""
+    """This rank's part of ``tensor``. No collective operation; one of the training's that is under way is waited for,
+    as what uses the tensor next does."""
     # Importing DTensor takes over a second; without the import there is none.
     distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is None or not isinstance(tensor, distributed.DTensor):
-        # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
-        part = getattr(tensor, "ds_tensor", None)
-        return part if isinstance(part, torch.Tensor) else tensor
-    local: torch.Tensor = tensor.to_local()
-    return local
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        tensor = tensor.to_local()
+    if type(tensor) in _PLAIN:
+        if "deepspeed" in sys.modules:
+            # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
+            part = getattr(tensor, "ds_tensor", None)
+            return part if isinstance(part, torch.Tensor) else tensor
+        return tensor
+    collectives = sys.modules.get("torch.distributed._functional_collectives")
+    if collectives is not None and isinstance(tensor, collectives.AsyncCollectiveTensor):
+        # Without memory of its own until then. On a device the stream waits for it, not the host.
+        waited: torch.Tensor = tensor.trigger_wait()
+        return waited
+    return tensor
 
 
 def stored_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,4 +59,6 @@ def why_not(tensor: torch.Tensor) -> str:
         return "a tensor on the meta device has no values"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
+    if type(tensor) not in _PLAIN and hasattr(tensor, "__tensor_flatten__"):
+        return f"{type(tensor).__name__} keeps its values in other tensors"  # and has no memory of its own
     return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"

@@ -10,77 +10,32 @@ import numpy as np
 import torch
 
 from floatscope import wire
-from floatscope._batch import Batch, batch_bytes
+from floatscope._batch import Batch
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, FromAmax, Part, Route, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
+from floatscope._means import Means
 from floatscope._operands import Operand
-from floatscope._own_ops import OwnOperations, capturing
+from floatscope._own_ops import OwnOperations
 from floatscope._placement import Placement, Ranks
 from floatscope._readable import local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
-from floatscope._ring import Ring
 from floatscope._sampling import Sampling, Wanted
-from floatscope._stats import MAX_ROW_ELEMENTS, Variant, pieces, variant_for
-from floatscope._streams import Streams
-from floatscope._summary import BINS
+from floatscope._stats import pieces
 
-__all__ = ["Means", "Recorder", "StepBuffer"]
+__all__ = ["Recorder", "StepBuffer"]
 
 _logging = Guard("a scalar was logged", charge="step")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
-_RING_BYTES = 64 << 20
-"""Most pinned memory for one device."""
-_RING_LEAST_BYTES = 4 << 20
-"""Enough for a small model of a thousand steps a second: the sender looks five times a second."""
-_RING_STEPS = 64
-"""Steps without histograms that may be under way to the sender."""
-_RING_HISTOGRAMS = 8
-_RING_RESERVE = 64 << 10
-"""For the scalars of steps whose rows find no room."""
-_ROW_BYTES, _HIST_BYTES = 80, 4 * BINS
 _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def ring_bytes(rows: int) -> int:
-    """Pinned memory for the transfers of up to ``rows`` rows a step."""
-    wanted = rows * (_RING_STEPS * _ROW_BYTES + _RING_HISTOGRAMS * _HIST_BYTES)
-    return min(_RING_BYTES, max(_RING_LEAST_BYTES, wanted))
-
-
-def _off_the_host(device: torch.device) -> bool:
-    return device.type not in ("cpu", "meta")
-
-
-def _route(device: torch.device) -> Route | None:
-    if not _off_the_host(device):
-        return None
-    return Route(lambda rows: Ring(ring_bytes(rows), reserve=_RING_RESERVE), Streams(device))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """How tensors are measured and how rows travel. Tests choose other ones than the device would."""
-
-    variant: Callable[[torch.device], Variant] = variant_for
-    batched: Callable[[torch.device], bool] = _off_the_host
-    """Whether outputs wait for each other: on the host each is measured while it is in the cache."""
-    route: Callable[[torch.device], Route | None] = _route
-    """None where rows need not be transferred."""
-    capturing: Callable[[], bool] = capturing
-    """Whether a CUDA graph is being captured."""
-    captures: Callable[[torch.device], bool] = _off_the_host
-    """Whether graphs can be captured on a device."""
-    row_elements: int = MAX_ROW_ELEMENTS
-    batch_bytes: Callable[[torch.device], int] = batch_bytes
 
 
 @dataclass(slots=True)

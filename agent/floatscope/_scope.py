@@ -23,12 +23,13 @@ from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._log import logger
+from floatscope._means import Means
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
 from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
-from floatscope._recorder import Means, Recorder
+from floatscope._recorder import Recorder
 from floatscope._sampling import Sampling
 from floatscope._scaler import ScalerTap
 from floatscope._sending import sender_for

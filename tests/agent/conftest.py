@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from floatscope import Scope, watch
+from floatscope import Scope, _operators, watch
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._patches import active_patches
@@ -37,7 +38,7 @@ def exceptions_pass() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """After a test no function is patched, no global hook is set and no thread of the agent runs."""
+    """After a test no function is patched, nobody is told of what torch does, and no thread of the agent runs."""
     originals = [vars(owner)[name] for owner, name in PATCHABLE]
     getstate = vars(nn.Module).get("__getstate__")  # which older versions inherit
     yield
@@ -46,6 +47,11 @@ def nothing_is_left() -> Iterator[None]:
     assert vars(nn.Module).get("__getstate__") is getstate
     assert not torch_optimizer._global_optimizer_pre_hooks
     assert not torch_optimizer._global_optimizer_post_hooks
+    readers = _operators.readers()
+    assert [*readers.outputs, *readers.rows, *readers.gradients] == []
+    if (compiler := sys.modules.get("torch._dynamo.callback")) is not None:
+        told = compiler.callback_handler
+        assert [*told.start_callbacks, *told.end_callbacks] == []
     for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):
         thread.join(5.0)
         assert not thread.is_alive(), thread.name

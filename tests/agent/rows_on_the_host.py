@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from floatscope._device_rows import Route
-from floatscope._recorder import Means
+from floatscope._means import Means
 from floatscope._ring import Ring
 from floatscope._stats import Plan, Reference, Rows, Variant
 from floatscope._streams import Streams

@@ -12,8 +12,8 @@ from torch import nn
 import floatscope
 from floatscope import Scope
 from floatscope._guard import Guard
+from floatscope._means import Means
 from floatscope._memory import MemorySink
-from floatscope._recorder import Means
 from floatscope._stats import Reference
 from floatscope._summary import Summary
 from tests.agent.rows_on_the_host import Runs, means

@@ -14,9 +14,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from floatscope import Config, Operand, Scope, _captured
 from floatscope._captured import CapturedPart, CapturedRows
+from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._placement import WHOLE
-from floatscope._recorder import Means
 from floatscope._stats import variant_for
 
 Attach = Callable[..., tuple[Scope, MemorySink]]

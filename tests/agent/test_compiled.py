@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from importlib import reload
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 import floatscope
-from floatscope import Config, Scope
+from floatscope import Config, Scope, _operators
 from floatscope._memory import MemorySink
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -387,6 +388,7 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
                 scope.step()
         if scope is not None:
             assert scope.coverage["observed"] == scope.coverage["trainable"] == 4
+            assert any("compiled update" in reason for reason in scope.coverage["reasons"])
             scope.close()
         broken, graphs = breaks(), counters["stats"]["unique_graphs"]
         step(3)
@@ -403,6 +405,12 @@ def test_a_compiled_update_shows_its_gradients(attach: Attach, whole: bool, name
     assert len(sink.records()) == 3
 
 
+def test_reading_gradients_shuns_cuda_graphs() -> None:
+    """A graph for it alone would make torch fail to compile the update that follows."""
+    _operators.readers()
+    assert torch.Tag.cudagraph_unsafe in torch.ops.floatscope.before_update.default.tags
+
+
 def test_steps_end_by_themselves_when_the_update_is_compiled(attach: Attach) -> None:
     model = Model(blocks=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -415,10 +423,6 @@ def test_steps_end_by_themselves_when_the_update_is_compiled(attach: Attach) -> 
 
 
 def test_an_operator_is_there_once(attach: Attach) -> None:
-    from importlib import reload
-
-    from floatscope import _operators
-
     before = _operators.readers()
     model, other = Model(), Model(blocks=1)
     optimizer, scope, sink = watched(attach, model)
@@ -468,3 +472,18 @@ def test_hooks_are_back_after_a_failed_compilation(attach: Attach) -> None:
         torch.compile(model, backend=failing)(X)
     train(model, optimizer, scope, steps=1)
     assert sink.row(0, "act", "embed") is not None
+
+
+def test_clipping_outside_of_a_compiled_update_comes_after_the_reading(attach: Attach) -> None:
+    model = Model(blocks=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer)
+    update = torch.compile(optimizer.step, backend="eager")
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(X) * 100).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        update()
+        scope.step()
+        assert sink.scalar("grad_norm")[-1] == pytest.approx(float(norm))
+    assert not any("compiled update" in reason for reason in scope.coverage["reasons"])

@@ -13,8 +13,8 @@ from torch.nn.utils import clip_grad_norm_
 
 import floatscope
 from floatscope import Scope
+from floatscope._means import Means
 from floatscope._memory import MemorySink
-from floatscope._recorder import Means
 from tests.agent.rows_on_the_host import Runs, means
 
 Attach = Callable[..., tuple[Scope, MemorySink]]

@@ -31,9 +31,9 @@ class Wrong(Reference):
         words[0] += int(tensor.numel() == 5000)
 
 
-def test_a_cpu_has_plain_torch() -> None:
-    assert variant_for(CPU).name == "torch"
-    assert why(CPU) == "there are no kernels for cpu"
+def test_a_cpu_has_the_pass_for_cpus() -> None:
+    assert variant_for(CPU).name == "cpu"
+    assert why(CPU) == "the tensors are in the memory of the CPU"
     assert variant_for(CPU) is variant_for(CPU)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import floatscope
 from floatscope import Scope
 from floatscope._guard import Guard
+from floatscope._means import Means
 from floatscope._memory import MemorySink
-from floatscope._recorder import Means
 from floatscope._stats import Reference
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -52,8 +53,9 @@ class Model(nn.Module):
         (lambda y: torch.view_as_complex(y.detach().reshape(-1, 2)), "torch.complex64 is no format"),
         (lambda y: torch.nested.nested_tensor([y.detach()], layout=torch.jagged), "a nested tensor"),
         (lambda y: y.detach().to_mkldnn(), "torch._mkldnn"),
+        (lambda y: TwoTensor(y.detach(), y.detach()), "TwoTensor keeps its values in other tensors"),  # type: ignore[no-untyped-call]
     ],
-    ids=["meta", "quantised", "integer", "complex", "nested", "mkldnn"],
+    ids=["meta", "quantised", "integer", "complex", "nested", "mkldnn", "wrapper"],
 )
 def test_an_output_that_cannot_be_measured(attach: Attach, output: Callable[[torch.Tensor], object], why: str) -> None:
     model = Model(output)

@@ -11,8 +11,8 @@ from torch import nn
 
 import floatscope
 from floatscope import Scope
+from floatscope._means import Means
 from floatscope._memory import MemorySink
-from floatscope._recorder import Means
 from floatscope._updates import SAMPLE, sample_of
 from tests.agent.rows_on_the_host import means
 

@@ -13,8 +13,9 @@ import floatscope
 from floatscope import Config, Operand
 from floatscope._device_rows import Route
 from floatscope._guard import Guard
+from floatscope._means import Means
 from floatscope._memory import MemorySink
-from floatscope._recorder import Means, Recorder
+from floatscope._recorder import Recorder
 from floatscope._ring import Ring
 from floatscope._stats import Reference
 from floatscope._streams import Streams

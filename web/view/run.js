@@ -13,6 +13,7 @@ import { drawer } from "./drawer.js";
 import { heat } from "./heat.js";
 import { meter } from "./meter.js";
 import { empty, failure, loading } from "./notes.js";
+import { rankNotesOf } from "./rank-notes.js";
 import { grade, newestStep } from "./runs.js";
 import { strip } from "./strip.js";
 
@@ -45,7 +46,7 @@ export function runPage(state, context) {
         { class: "stack", style: { "--gutter": `${gutterFor(state.width)}px` } },
         range === null
           ? empty(t("run.no_steps"), t("run.no_steps_hint"))
-          : [axisBar(state, range, context), strip(state, range, context), heat(state, range, context), charts(state, range, context)],
+          : [axisBar(state, range, context), strip(state, range, context), rankNotesOf(state, context), heat(state, range, context), charts(state, range, context)],
       ),
       state.route.layer === null ? h("div", { class: "side", key: "side" }, alertList(state, context), devices(state, context)) : drawer(state, context),
     ),

@@ -217,10 +217,5 @@ class _Plan:
         self._variant, self._at = variant, at
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
-        if rows.device.type == "cpu":
-            words, hist = rows.words.numpy(), rows.hist.numpy()
-            for at, tensor in zip(self._at, tensors, strict=True):
-                _merge_on_the_host(measure(tensor, histogram=histogram), words[at], hist[at] if histogram else None)
-            return
         for at, tensor in zip(self._at, tensors, strict=True):
             self._variant.measure(tensor, rows.words[at], rows.hist[at] if histogram else None)

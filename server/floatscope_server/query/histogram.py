@@ -35,8 +35,8 @@ def layer_histogram(
 ) -> dict[str, object]:
     """One column for each stretch of steps of which a histogram is stored; ``first`` is the bin of ``counts[0]``.
 
-    A column adds up the ranks where their rows merge, and is ``complete`` when each has reported; else it is that of
-    the lowest rank. A stretch that ranks have cut differently is one column.
+    A column adds up the ranks where their rows merge, and is ``complete`` when each has reported its own; else it is
+    that of the lowest rank. A stretch that ranks have cut differently is one column.
     """
     if kind not in wire.KINDS:
         raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
@@ -59,7 +59,9 @@ def layer_histogram(
             if found is not None:
                 rows[stored.rank, found.placement, found.copy_of, found.first_step] = found
         reach = reach_of(session, run, stretch.attempt)
-        columns += [_column(cell, reach) for cell in _cells(_merging(list(rows.values())))]
+        merging = _merging(list(rows.values()))
+        ranks = {row.rank for row in merging}
+        columns += [_column(cell, reach, ranks) for cell in _cells(merging)]
     firsts = [column["first"] for column in columns if isinstance(column["first"], int) and column["counts"]]
     return {
         "kind": kind,
@@ -135,7 +137,7 @@ def _cells(rows: list[_Row]) -> Iterator[list[_Row]]:
         yield cell
 
 
-def _column(cell: list[_Row], reach: Reach) -> dict[str, object]:
+def _column(cell: list[_Row], reach: Reach, ranks: set[int]) -> dict[str, object]:
     first_step, end = cell[0].first_step, max(row.end for row in cell)
     first = min((row.first for row in cell if len(row.counts)), default=0)
     last = max((row.first + len(row.counts) for row in cell), default=0)
@@ -148,5 +150,6 @@ def _column(cell: list[_Row], reach: Reach) -> dict[str, object]:
         "first": first,
         "sampled": sum(row.sampled for row in cell),
         "counts": counts.tolist(),
-        "complete": reach.complete(end - 1),
+        # A rank may take histograms less often than another.
+        "complete": reach.complete(end - 1) and ranks == {row.rank for row in cell},
     }

@@ -36,8 +36,8 @@ def step_summaries(
         "kind": kind,
         "step": step,
         "world": reach.world,
-        "complete": reach.complete(step),
-        "missing_ranks": [r for r in range(reach.world) if reach.last_step.get(r, -1) < step],
+        "complete": False,
+        "missing_ranks": list(range(reach.world)),
         "layers": [],
     }
     if stream is None or stretch is None:
@@ -62,7 +62,9 @@ def step_summaries(
                 rank = int(merged.argmax[0, layer.index])
                 merged_row = {**_row(merged.together, layer.index), "absmax_rank": None if rank < 0 else rank}
             rows.append({"layer": layer.name, "index": layer.index, "merged": merged_row, "ranks": alone})
-    return {**answer, "layers": rows}
+    # A rank may read less often than another.
+    missing = sorted(set(range(reach.world)).difference(rank for rank, _ in frames))
+    return {**answer, "complete": not missing, "missing_ranks": missing, "layers": rows}
 
 
 def _row(frame: Frame, layer: int) -> dict[str, object]:
