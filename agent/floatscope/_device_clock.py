@@ -42,8 +42,26 @@ class DeviceClock:
         self._event = event
         self._stream = stream
         self._wanted = False
+        self._mark: torch.cuda.Event | None = None
+        self._marked = False
         self._step: list[tuple[Key, torch.cuda.Event, torch.cuda.Event]] = []
         self._under_way: deque[list[tuple[Key, torch.cuda.Event, torch.cuda.Event]]] = deque()
+
+    def mark(self, device: torch.device) -> None:
+        """An optimizer is about to step: ``caught_up`` tells whether the device had come so far when asked."""
+        if device.type != "cuda":
+            return
+        self._mark = self._mark or self._event()
+        self._mark.record(self._stream(device))
+        self._marked = True
+
+    def caught_up(self) -> bool:
+        """Whether the device has done what was asked of it before the last ``mark``, once for each mark.
+
+        Then it waits for the host, whose time counts. A device that is behind works on while the host is ours.
+        """
+        marked, self._marked = self._marked, False
+        return not marked or self._mark is None or _passed(self._mark)
 
     @contextmanager
     def around(self, device: torch.device, kind: str, *, histogram: bool) -> Iterator[None]:

@@ -168,7 +168,7 @@ class GradientTap:
         for some in devices:
             rows = recorder.rows_on(some.device)
             done = False
-            with _reading:
+            with _reading, recorder.timed(some.device, "grad"):
                 rows.run(some.at, some.tensors, histogram=recorder.buffer.histograms)
                 done = True
             if not done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -332,12 +333,16 @@ class Recorder:
         for batch in self._batches.values():
             if not batch.waits:
                 continue
-            with self._sampling.clock.around(batch.device, batch.kind, histogram=self.buffer.histograms):
+            with self.timed(batch.device, batch.kind):
                 unread = batch.flush(histogram=self.buffer.histograms)
             for part in unread.changed:
                 self.unread(part, _CHANGED)
             for part in unread.failed:
                 self.unread(part)
+
+    def timed(self, device: torch.device, kind: str) -> AbstractContextManager[None]:
+        """What is launched inside is measured, where the time of the device is taken in this step."""
+        return self._sampling.clock.around(device, kind, histogram=self.buffer.histograms)
 
     def is_read_alone(self, kind: str, layer: int) -> bool:
         """Whether tensors of a kind and layer do not wait for others."""

@@ -22,6 +22,8 @@ _REPORT_EVERY = 16
 """Steps between two looks at the sum for the server; a look takes some 30 us."""
 _TIMED_EVERY = 16
 """Steps in which the device's time is taken, besides those that read more than gradients."""
+_SMOOTH = 0.1
+"""Weight of the newest step in running means."""
 _SPARE_STEP_S = 0.1
 """Shorter steps take no histograms for the flight recorder alone: the host memory for transfers holds those of 8 steps,
 the sender looks five times a second, and merging them takes some milliseconds of its thread."""
@@ -54,12 +56,15 @@ class Sampling:
             },
             config.overhead_budget,
         )
+        self._device = device
         self._on_host = device.type == "cpu"
         self._spare = not self._on_host and config.flight_recorder_steps > 0 and config.histograms_every > 0
         self._focus_left = 0
         self._last_end: float | None = None
         self._last_cpu_s = 0.0
         self._steps = 0
+        self._exposed = 1.0
+        """Of the newest steps, roughly, the share in which the device waited for the host: else host time is free."""
         self._typical_s = 0.0
         self._events: list[wire.Event] = []
 
@@ -73,9 +78,15 @@ class Sampling:
             return due._replace(histograms=True, spare=True)
         return due
 
+    def mark(self) -> None:
+        """An optimizer is about to step."""
+        self.clock.mark(self._device)
+
     def end_step(self, step: int, read: Wanted, sink: Sink) -> tuple[wire.Event, ...]:
         """Account for ``step``, in which ``read`` was read; the events to be recorded with it. Never waits."""
         now, spent = time.perf_counter(), drain()
+        caught_up = float(self.clock.caught_up())
+        self._exposed += (caught_up - self._exposed) * (_SMOOTH if self._steps > _REPORT_EVERY else 0.5)
         begun, self._last_end = self._last_end, now
         cpu_s = sink.cpu_s
         background, self._last_cpu_s = max(0.0, cpu_s - self._last_cpu_s), cpu_s
@@ -108,6 +119,7 @@ class Sampling:
     def _account(
         self, step: int, step_s: float, read: Wanted, spent: dict[str, float], background: float, sink: Sink
     ) -> None:
+        spent = {charge: seconds * self._exposed for charge, seconds in spent.items()}
         fixed = spent.pop("step")
         readings = {}
         due = read._asdict()
@@ -124,7 +136,7 @@ class Sampling:
             # Where the host computes, our threads take its cores, and the interpreter between two operations.
             background_s=background if self._on_host else 0.0,
         )
-        self._typical_s += 0.1 * (step_s - self._typical_s)
+        self._typical_s += _SMOOTH * (step_s - self._typical_s)
         for change in self._governor.observe(cost, suspended=self._focus_left > 0):
             self._tell(step, "sampling", {"kind": change.kind, "every": change.every, "because": change.because})
         self._steps += 1

@@ -221,6 +221,7 @@ class Scope:
     def _before_change(self, optimizer: torch.optim.Optimizer, gradients: bool) -> None:
         if not self._recorder.capturing():
             self._updates.before(optimizer, gradients=gradients)
+            self._sampling.mark()
 
     def _read_weights(self) -> None:
         """The weights that this step's forward passes used; layers that cast theirs were measured at the cast."""

@@ -189,6 +189,35 @@ def test_a_card_that_never_comes_so_far_costs_no_memory() -> None:
     assert len(events.made) < 100
 
 
+def test_host_time_is_free_while_the_card_is_behind() -> None:
+    clock, events = _clock()
+    assert clock.caught_up()  # nobody has marked anything
+    clock.mark(CARD)
+    assert not clock.caught_up()
+    assert clock.caught_up()  # a mark counts once
+    clock.mark(CARD)
+    events.made[0].passed = True
+    assert clock.caught_up()
+    clock.mark(HOST)
+    assert len(events.made) == 1
+
+
+def test_what_the_host_does_counts_as_far_as_the_card_waits_for_it() -> None:
+    sampling, sink = _sampling(CARD), MemorySink()
+    sampling.clock, events = _clock()
+    for step in range(200):
+        sampling.mark()
+        events.made[0].passed = step >= 100
+        with Guard("a", charge="step"):
+            end = perf_counter_ns() + 200_000
+            while perf_counter_ns() < end:
+                pass
+        sampling.end_step(step, sampling.wanted(step), sink)
+        if step == 99:
+            assert sampling._governor.share < 1e-3
+    assert sampling._governor.share > 0.1
+
+
 @pytest.mark.parametrize("kind", wire.KINDS)
 def test_every_kind_of_tensor_belongs_to_a_reading(kind: str) -> None:
     assert reading_of(kind) in {"gradients", "activations", "weights", "updates"}
