@@ -530,8 +530,8 @@ def test_histograms_of_a_layer_come_column_by_column(server: Running, agent: Mak
     found = server.json("/api/v1/runs/run/layers/block%2Fb/histogram?kind=grad")
     assert found["first_bin"] == 210
     assert found["columns"] == [
-        {"first_step": 0, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 0, 3]},
-        {"first_step": 8, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 8, 3]},
+        {"first_step": 0, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 0, 3], "complete": True},
+        {"first_step": 8, "steps": 8, "first": 210, "sampled": 10, "counts": [1, 8, 3], "complete": True},
     ]
     missing = server.get("/api/v1/runs/run/layers/none/histogram")
     assert missing.status == 404
@@ -592,6 +592,7 @@ def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent,
     assert set(server.json("/api/v1/runs/a%20run/heatmap")) == {
         *("kind", "metric", "format", "unit", "worst", "first_step", "last_step", "cell", "columns", "layers"),
         "values",
+        *("world", "complete_to", "missing_ranks"),
     }
     assert set(server.json("/api/v1/runs/a%20run/scalars")[0]) == {"name", "cell", "n", "steps", "values", "min", "max"}
 
