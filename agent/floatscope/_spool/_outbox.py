@@ -287,7 +287,7 @@ class SpooledOutbox:
         if stored is not None and stored.seq < until:
             found = entry_of(stored)
             if found.seq <= seq:
-                if self._resumed and isinstance(found.item, Loss):  # given up by a process that is gone
+                if self._resumed and found.counted and isinstance(found.item, Loss):  # of a process that is gone
                     self._ledger.lose(found.item.reason, min(found.counted, self._ledger.waiting))
                 return found
             following: Entry | None = found
