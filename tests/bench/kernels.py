@@ -17,9 +17,10 @@ import torch
 
 from floatscope._stats import Rows, Variant, variant_for, why
 
-_REPLAYS = 15
+_REPLAYS = 40
 _IN_A_GRAPH = 6
 _HOST_RUNS = 300
+_WARM_UP_SECONDS = 0.3
 _WITH = {False: "no histogram", True: "with histogram"}
 
 
@@ -44,9 +45,13 @@ def replayed(calls: Sequence[Callable[[], object]]) -> float:
 
 
 def _median(work: Callable[[], object]) -> float:
-    """Seconds between two events around ``work``."""
+    """Seconds between two events around ``work``, once the clocks are up: they fall within milliseconds of rest."""
     event: Any = torch.cuda.Event
     times = []
+    deadline = time.perf_counter() + _WARM_UP_SECONDS
+    while time.perf_counter() < deadline:
+        work()
+        torch.cuda.synchronize()
     for _ in range(_REPLAYS):
         start, end = event(enable_timing=True), event(enable_timing=True)
         start.record()

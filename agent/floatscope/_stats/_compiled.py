@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from floatscope._stats._cache import cached, is_cached
-from floatscope._stats._layout import Layouts, spans
+from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows
 from floatscope._stats._rtc import HIP, Driver, Function, Platform, compile_source, driver_version
@@ -232,33 +232,28 @@ class CompiledPlan:
         self._variant, self._at, self._fixed = variant, at, fixed_layouts
         self._launches: list[_Launch] = []
         self._used = 0
-        self._odd: list[int] = []
+        self._apart: list[int] = []
         self._layouts: Layouts | None = None
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
         """Merge the statistics of ``tensors[i]`` into its row."""
-        held = []
         if self._layouts is None or not self._layouts.are_those_of(tensors):
-            held = self._lay_out(tensors)
-        variant = self._variant
-        variant.launch(self._launches[: self._used], rows.words, rows.hist if histogram else None)
-        # Copies of strided tensors may go: their memory is reused in the order of the stream.
-        del held
-        for index in self._odd:
+            self._lay_out(tensors)
+        hist = rows.hist if histogram else None
+        self._variant.launch(self._launches[: self._used], rows.words, hist)
+        for index in self._apart:
             at = self._at[index]
-            variant._reference.measure(tensors[index], rows.words[at], rows.hist[at] if histogram else None)
+            self._variant.measure(tensors[index], rows.words[at], None if hist is None else hist[at])
 
-    def _lay_out(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fill the launches' arguments; the result must live until they have been launched."""
-        self._odd = [index for index, tensor in enumerate(tensors) if tensor.dtype not in _KINDS]
-        parts: list[torch.Tensor] = []
+    def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Fill the launches' arguments."""
+        # One at a time, so that copies of strided tensors do not add up.
+        self._apart = [i for i, tensor in enumerate(tensors) if tensor.dtype not in _KINDS or not in_place(tensor)]
+        apart = set(self._apart)
         work: list[_Span] = []
-        in_place = True
-        for tensor, at in zip(tensors, self._at, strict=True):
-            for part, span in _work(tensor, at) if tensor.dtype in _KINDS else ():
-                parts.append(part)
-                work.append(span)
-                in_place = in_place and part is tensor
+        for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
+            if index not in apart:
+                work += [span for _, span in _work(tensor, at)]
         # The largest first: the last blocks to start are short, and no multiprocessor waits long for the others.
         work.sort(key=lambda span: span.bytes, reverse=True)
         share = sum(span.bytes for span in work) // (4 * self._variant.resident)
@@ -269,8 +264,7 @@ class CompiledPlan:
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
             launch.set(group, piece)
-        self._layouts = Layouts(tensors, fixed=self._fixed) if in_place else None
-        return [] if in_place else parts
+        self._layouts = Layouts(tensors, fixed=self._fixed)
 
 
 def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]]:

@@ -9,7 +9,7 @@ import torch
 
 from floatscope._stats._reference import pieces
 
-__all__ = ["Layouts", "spans"]
+__all__ = ["Layouts", "in_place", "spans"]
 
 _COPIED = 1 << 24
 """Elements of a strided tensor that are copied at once."""
@@ -22,17 +22,19 @@ def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     16M of them at a time, so that temporary memory stays bounded; no part shares memory with the tensor then. At least
     one part, which may be empty. No host synchronisation.
     """
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    if tensor.numel() == 0 or _dense(tensor):
+    if in_place(tensor):
         yield tensor
     else:
-        yield from (piece.contiguous() for piece in pieces(tensor, _COPIED))
+        yield from (piece.contiguous() for piece in pieces(tensor.resolve_neg(), _COPIED))
 
 
-def _dense(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() or (
-        tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True)).is_contiguous()
+def in_place(tensor: torch.Tensor) -> bool:
+    """Whether memory holds the elements of ``tensor`` as they are, one after the other, whatever their order."""
+    if tensor.is_neg():
+        return False
+    return (
+        tensor.is_contiguous()
+        or tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True)).is_contiguous()
     )
 
 

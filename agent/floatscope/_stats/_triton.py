@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from floatscope._stats._compiled import FLOAT8, float8_tables
-from floatscope._stats._layout import Layouts, spans
+from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows, WordAt
 
@@ -129,16 +129,15 @@ class TritonPlan:
         chunks: dict[_Group, list[tuple[int, int, int, int]]] = {}
         self._others = []
         for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
-            parts = list(spans(tensor)) if tensor.dtype in _KINDS else []
-            if len(parts) != 1 or parts[0] is not tensor:
-                self._others.append(index)  # copied or cut each time
+            if tensor.dtype not in _KINDS or not in_place(tensor):
+                self._others.append(index)
                 continue
             address, elements = tensor.data_ptr(), tensor.numel()
             group = chunks.setdefault(_Group(tensor.dtype, address % 16 == 0), [])
             group += [(address, elements, begin, at) for begin in _starts(elements)]
         # A new table each time: the one before may still be read, and pinned memory is reused once it was copied.
         self._tables = {group: _uploaded(work, self._variant.device) for group, work in chunks.items()}
-        self._layouts = Layouts(tensors, fixed=self._fixed and not self._others)
+        self._layouts = Layouts(tensors, fixed=self._fixed)
 
 
 def _uploaded(work: list[tuple[int, int, int, int]], device: torch.device) -> torch.Tensor:
