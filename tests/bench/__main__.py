@@ -15,6 +15,7 @@ _BENCHES = {
     "stats": "the pass over tensors on a CPU, by variant",
     "kernels": "statistics kernels against copy bandwidth, on a GPU",
     "governor": "the default settings against the budget of 1 %, on the CPU",
+    "host": "time of the training thread by section of a step, as for a GPU",
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "ingest": "durable ingest over a real WebSocket",
