@@ -51,7 +51,7 @@ class ActivationTap:
         for layer, module in self._recorder.table.observable():
             if layer in self._recorder.table.casting:
                 self._undo.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)).remove)
-            self._undo.append(module.register_forward_hook(_Hook(self, self._after_forward, layer)).remove)
+            self._undo.append(module.register_forward_hook(_OutputHook(self, self._after_forward, layer)).remove)
         model = self._model()
         assert model is not None, "the caller holds it"
         modules = {name: module for name, module in model.named_modules() if isinstance(module, ExposesExtremes)}
@@ -71,6 +71,11 @@ class ActivationTap:
         """A forward pass that ``observe`` was to see could not be measured."""
         if observe == self._after_forward and self._training():
             self._recorder.table.unseen(layer, f"outputs not observed {reason}")
+
+    def rests(self, layer: int) -> bool:
+        """Whether nothing of a call of the layer is wanted, which is so in most steps: asked before anything else."""
+        recorder = self._recorder
+        return self.begin_forward is None and not recorder.wants_outputs and recorder.table.has_run(layer)
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
@@ -208,6 +213,15 @@ class _Hook(Unseen):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _OutputHook(_Hook):
+    """One that has nothing to do in a step whose outputs are not read, once its layer is known to run."""
+
+    def __call__(self, module: nn.Module, *args: object) -> None:
+        if torch.compiler.is_compiling() or self._tap.rests(self._layer):
+            return
+        super().__call__(module, *args)
 
 
 class _GradientHook:

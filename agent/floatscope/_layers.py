@@ -141,6 +141,10 @@ class LayerTable:
             self._replace(index, order=self._executed)
             self._executed += 1
 
+    def has_run(self, index: int) -> bool:
+        """Whether ``executed`` was told of the layer."""
+        return self._entries[index].order >= 0
+
     def met(self, index: int, operand: wire.Operand) -> None:
         """Note a format that a tensor of the layer meets; one per kind, the latest."""
         known = self._entries[index].operands

@@ -51,29 +51,31 @@ class OwnOperations:
     """``with OwnOperations():`` no dispatch mode, function mode or saved-tensor hook sees the operations inside.
 
     Nothing is recorded for a backward pass, and results are ordinary tensors under ``inference_mode`` too. Made anew
-    for each use.
+    for each use. What ``torch.no_grad`` does is done here: its Python is most of what that costs.
     """
 
-    __slots__ = ("_entered",)
-
-    def __init__(self) -> None:
-        self._entered: list[Any] = []
+    __slots__ = ("_functions", "_recorded", "_rest")
 
     def __enter__(self) -> None:
-        contexts: list[Any] = []
+        self._rest: list[Any] = []
         if torch._C._len_torch_dispatch_stack():
             from torch.utils._python_dispatch import _disable_current_modes
 
-            contexts.append(_disable_current_modes())
+            self._rest.append(_disable_current_modes())
         if torch.is_inference_mode_enabled():
-            contexts.append(torch.inference_mode(mode=False))
-        contexts += [torch.no_grad(), torch._C.DisableTorchFunction()]
-        for context in contexts:
+            self._rest.append(torch.inference_mode(mode=False))
+        for context in self._rest:
             context.__enter__()
-            self._entered.append(context)
+        # First: a function mode would see that recording is switched off.
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._recorded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        while self._entered:
-            self._entered.pop().__exit__(kind, error, traceback)
+        torch._C._set_grad_enabled(self._recorded)
+        self._functions.__exit__(kind, error, traceback)
+        while self._rest:
+            self._rest.pop().__exit__(kind, error, traceback)

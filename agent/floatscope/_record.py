@@ -63,7 +63,7 @@ class StepRecord:
 
 def encodable(name: str) -> str:
     """``name`` with what UTF-8 has no bytes for (lone surrogates) as an escape: an "a" and one is "a\\ud800"."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class PendingRecord(Protocol):
