@@ -56,6 +56,8 @@ class GradientTap:
         """Called right before an optimizer steps; whether the gradients that it uses are there already."""
         self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
         """Called right after."""
+        self.is_unscaled: Callable[[torch.Tensor], bool] = _never
+        """Whether a scaler has unscaled the gradient of a parameter in this step."""
         self.keep_scale: Callable[[], bool] = _no_scaler
         """Notes the loss scale of this step; whether there is one."""
 
@@ -299,7 +301,8 @@ class _ClipObserver:
             parameters = [parameters]
         elif not isinstance(parameters, list | tuple):
             parameters = table.parameters()  # an iterator, which is not ours to use up
-        if all(table.layer_of(p) is None for p in parameters):
+        ours = [p for p in parameters if table.layer_of(p) is not None]
+        if not ours:
             return
         if self._tap.was_stepped(parameters):
             return  # gradients that were used already, or those of a step that the optimizer is going to begin
@@ -313,7 +316,8 @@ class _ClipObserver:
         buffer = self._recorder.buffer
         if two and buffer.framework_norm is None:
             buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
-            buffer.framework_norm_scaled = scaled
+            buffer.framework_norm_scaled = scaled and not self._tap.is_unscaled(ours[0])
+            buffer.framework_norm_of = sum(p.grad is not None for p in ours)
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.clipped(clipped)
@@ -344,6 +348,10 @@ class _NormObserver:
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
     """All parameters of all groups."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _never(parameter: torch.Tensor) -> bool:
+    return False
 
 
 def _no_scaler() -> bool:

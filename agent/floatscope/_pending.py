@@ -111,6 +111,7 @@ class Pending:
             some = [parts[i] for i in of_kind]
             summaries.append(_summary_rows(kind, some, _rows_at(rows, of_kind), carried[of_kind], coming[of_kind]))
         in_norm = np.array([i for i, part in enumerate(parts) if part.kind == "grad" and part.in_norm], dtype=np.intp)
+        gradients = int(rows.word(WordAt.TENSORS)[in_norm].sum())
         if self._norm and len(in_norm):
             # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
             share = self._norm == "grad_sumsq_share"
@@ -118,7 +119,9 @@ class Pending:
                 in_norm = in_norm[[parts[i].placement.counts for i in in_norm]]
             sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
             values[self._norm] = sumsq if share else math.sqrt(sumsq)
-        scalars, events = _conclusions(self.step, values, scale, self._scales.changed(values.get("loss_scale")))
+        scalars, events = _conclusions(
+            self.step, values, scale, self._scales.changed(values.get("loss_scale")), gradients
+        )
         return StepRecord(
             step=self.step,
             scalars=scalars,
@@ -179,15 +182,15 @@ def _values(buffer: StepBuffer) -> dict[_Key, Scalar]:
     for optimizer, found in buffer.found_inf.items():
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
     if buffer.framework_norm is not None:
-        values[FRAMEWORK, int(buffer.framework_norm_scaled), 0] = buffer.framework_norm
+        values[FRAMEWORK, int(buffer.framework_norm_scaled), buffer.framework_norm_of] = buffer.framework_norm
     values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
     return values
 
 
 def _conclusions(
-    step: int, values: _Values, scale: float, before: float | None
+    step: int, values: _Values, scale: float, before: float | None, gradients: int
 ) -> tuple[dict[str, float], list[wire.Event]]:
-    """The scalars of the step and the events that follow from its numbers."""
+    """The scalars of the step and the events that follow from its numbers. ``gradients`` were read in it."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
     given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
     measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
@@ -206,8 +209,9 @@ def _conclusions(
     if clips:
         # NaN when a norm was; with min() that would depend on the order.
         scalars["clip_coef"] = float(np.min(clips))
-    for (what, scaled, _), value in measured:
-        if what == FRAMEWORK:
+    for (what, scaled, compared), value in measured:
+        # Of gradients that are clipped in parts there is no norm of all.
+        if what == FRAMEWORK and compared == gradients:
             scalars["grad_norm/framework"] = value / scale if scaled and 0 < scale < math.inf else value
     nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
     if nonfinite:

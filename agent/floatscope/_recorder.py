@@ -71,6 +71,8 @@ class StepBuffer:
     """The 2-norm by which gradients were clipped."""
     framework_norm_scaled: bool = False
     """It carries the loss scale."""
+    framework_norm_of: int = 0
+    """Gradients of ours in it."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from floatscope._gradients import GradientTap
+from floatscope._gradients import GradientTap, parameters_of
 from floatscope._own_ops import OwnOperations
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
@@ -25,12 +25,14 @@ class ScalerTap:
         self._recorder = recorder
         self._gradients = gradients
         self._scaler = scaler
-        self._found: dict[int, list[torch.Tensor]] = {}
+        self._found: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor]]] = {}
+        """Of each optimizer whose gradients were unscaled in this step, its flags."""
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Start observing the scaler's class."""
         self._gradients.keep_scale = self.keep_scale
+        self._gradients.is_unscaled = self._is_unscaled
         cls = type(self._scaler)
         self._undo.append(observe(cls, "_unscale_grads_", _Unscaling(self)))
         self._undo.append(observe(cls, "update", _Updating(self)))
@@ -53,13 +55,16 @@ class ScalerTap:
                 self._recorder.buffer.loss_scale = self._recorder.keep(scale)
         return scale is not None
 
+    def _is_unscaled(self, parameter: torch.Tensor) -> bool:
+        return any(parameter is other for optimizer, _ in self._found.values() for other in parameters_of(optimizer))
+
     def end_step(self) -> None:
         """Keep the flags of a step whose scaler was not updated."""
         self._keep_found()
 
     def _keep_found(self) -> None:
         # Copies: ``update`` adds the flags of all optimizers up in the first one's tensor.
-        for index, flags in self._found.items():
+        for index, (_, flags) in self._found.items():
             self._recorder.buffer.found_inf[index] = [self._recorder.keep(flag) for flag in flags]
         self._found.clear()
 
@@ -73,7 +78,7 @@ class ScalerTap:
         index = self._gradients.index_of(optimizer)
         if scaler is self._scaler and index is not None:
             # The tensors themselves: a sharded scaler reduces them over the ranks after this.
-            self._found[index] = list(found.values())
+            self._found[index] = optimizer, list(found.values())
 
     def before_update(self, scaler: object) -> None:
         if scaler is self._scaler:

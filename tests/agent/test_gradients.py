@@ -89,6 +89,7 @@ def test_plain_step(attach: Attach, make: MakeOptimizer, clip: bool) -> None:
     assert sink.scalar("grad_norm") == pytest.approx(norms, rel=1e-9)
     coefficients = [0.01 / (norm + 1e-6) for norm in norms] if clip else [None] * 3
     assert sink.scalar("clip_coef") == (pytest.approx(coefficients, rel=1e-5) if clip else coefficients)
+    assert sink.scalar("grad_norm/framework") == (pytest.approx(norms, rel=1e-5) if clip else [None] * 3)
     assert sink.scalar("lr") == [0.01] * 3
     assert sink.scalar("skipped") == [None] * 3
 
@@ -124,6 +125,11 @@ def test_scaled_step_with_an_overflow(attach: Attach, make: MakeOptimizer, unsca
     for step in range(4):
         assert_read(sink, step, want[step])
     assert any(summary.nans + summary.infs for summary in want[2].values())
+    framework = sink.scalar("grad_norm/framework")
+    if unscale == "clipped":
+        assert framework == pytest.approx(sink.scalar("grad_norm"), rel=1e-5, nan_ok=True)
+    else:
+        assert framework == [None] * 4
     assert sink.scalar("loss_scale") == scales == [2.0**14, 2.0**14, 2.0**14, 2.0**13]
     assert sink.scalar("skipped") == [0.0, 0.0, 1.0, 0.0]
     events = [e for record in sink.records() for e in record.events if e.kind != "coverage"]
@@ -307,6 +313,20 @@ def test_clipping_in_parts_and_by_the_public_name(attach: Attach) -> None:
     assert_read(sink, 0, want)
     coefficient = sink.scalar("clip_coef")[0]
     assert coefficient == pytest.approx(1e-3 / (want["0"].norm + 1e-6), rel=1e-5)
+    assert sink.scalar("grad_norm/framework") == [None], "there is none of all"
+
+
+def test_the_norm_of_clipping_scaled_gradients(attach: Attach) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    scope, sink = attach(model, optimizer, scaler=scaler)
+    scaled(model, scaler, seed=0)
+    clip_grad_norm_(model.parameters(), 1e9)
+    scaler.step(optimizer)
+    scaler.update()
+    scope.step()
+    assert sink.scalar("grad_norm/framework") == pytest.approx(sink.scalar("grad_norm"), rel=1e-5)
 
 
 def test_tied_frozen_and_unused_parameters(attach: Attach) -> None:

@@ -103,6 +103,7 @@ def test_step_and_layer_named_first_are_those_of_a_plain_loop(shown: dict[str, A
     broken = next(a for a in shown["alerts"] if a["kind"] == "nonfinite")
     assert (broken["first_step"], broken["layer"]) == truth.broken[0]
     assert shown["skipped_steps"][0] == {"step": truth.broken[0][0], "layer": truth.broken[0][1], "rank": 0}
+    assert shown["ranks_disagree"] == [], "nothing is wrong with one rank"
 
 
 def test_layers_are_all_there(shown: dict[str, Any], truth: Findings) -> None:

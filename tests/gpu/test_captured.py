@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]
 
-EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1)
+EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1, overhead_budget=0)
 KINDS = ("act", "act_in", "act_grad", "grad", "weight")
 STEPS = 5
 
@@ -109,7 +109,7 @@ def test_replays_do_not_wait_and_rows_are_handed_on_when_due() -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
     sink, x = MemorySink(), data(0)
-    config = Config(activations_every=10, histograms_every=10)
+    config = Config(activations_every=10, histograms_every=10, overhead_budget=0)
     with floatscope.watch(model, optimizer, config=config, _sink=sink) as scope:
         graph = captured(model, optimizer, x)
         graph.replay()

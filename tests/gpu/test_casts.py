@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
 ]
 
-EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1)
+EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1, overhead_budget=0)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]
 
-OUTPUTS = Config(compiled_outputs=True, activations_every=1, histograms_every=1)
+OUTPUTS = Config(compiled_outputs=True, activations_every=1, histograms_every=1, overhead_budget=0)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_gradients_alone_leave_every_bit(mode: str | None) -> None:
     def trained(*, watching: bool) -> list[torch.Tensor]:
         torch.compiler.reset()
         if watching:
-            sink, model = observed(Config(activations_every=1), whole(mode), steps=24)
+            sink, model = observed(Config(activations_every=1, overhead_budget=0), whole(mode), steps=24)
             assert None not in sink.scalar("grad_norm")
         else:
             model = Model()

@@ -19,7 +19,7 @@ from floatscope._stats import measure
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 
-EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1)
+EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1, overhead_budget=0)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from floatscope._streams import Streams
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 
-EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1)
+EVERYTHING = Config(activations_every=1, histograms_every=1, weights_every=1, overhead_budget=0)
 X = torch.linspace(-3.0, 5.0, 64).reshape(8, 8)
 
 
