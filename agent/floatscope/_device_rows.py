@@ -124,6 +124,8 @@ class DeviceRows:
         self._views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._slots: dict[int, torch.Tensor] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
+        self._listed: tuple[tuple[int, ...], Plan] | None = None
+        """The newest of them that was asked for: a list of gradients need not be hashed, being the same object."""
         self._begin()
 
     def _begin(self) -> None:
@@ -283,12 +285,18 @@ class DeviceRows:
         """The same for many: ``tensors[i]`` into row ``at[i]``."""
         if self.streams is not None:
             self.streams.enter()
+        listed = self._listed
+        if listed is None or listed[0] is not at:
+            listed = self._listed = at, self._plan(at)
+        listed[1].run(self._rows, tensors, histogram=histogram)
+
+    def _plan(self, at: tuple[int, ...]) -> Plan:
         plan = self._plans.get(at)
         if plan is None:
             if len(self._plans) >= _PLANS:
                 self._plans.pop(next(iter(self._plans)))
             plan = self._plans[at] = self.variant.plan(at)
-        plan.run(self._rows, tensors, histogram=histogram)
+        return plan
 
     def keep(self, value: torch.Tensor, into: Scalar | None = None) -> Slot:
         """A copy of a one-element tensor on this device; in the place of ``into``, if that is here."""

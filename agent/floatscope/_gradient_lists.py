@@ -68,7 +68,9 @@ class GradientList:
         self._chosen = _picking(list(known)) if len(known) < len(parameters) else None
         self._others = _picking(others) if others else None
         self._chosen_ids = [self.ids[i] for i in known]
-        self._whole = frozenset(self._chosen_ids)
+        chosen = frozenset(self._chosen_ids)
+        self.whole = self.all if chosen == self.all else chosen
+        """Identities of those that had a gradient; the same object as ``all`` where that is so of all."""
         facts = list(known.values())
         self._looks = [(fact.dtype, fact.device) for fact in facts]
         self._turn = 0
@@ -82,6 +84,10 @@ class GradientList:
     def _invalidate(self, _: object) -> None:
         self.valid = False
 
+    def complete(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether none of ``parameters``, which are the list's, has a gradient but those that had one."""
+        return self._others is None or all(p.grad is None for p in self._others(parameters))
+
     def gradients(self, parameters: Sequence[torch.Tensor]) -> tuple[list[OnDevice], frozenset[int]] | None:
         """Those of ``parameters``, which are the list's, and the identities of the parameters that have one.
 
@@ -89,7 +95,7 @@ class GradientList:
         """
         ours = parameters if self._chosen is None else self._chosen(parameters)
         found: list[Any] = [gradient for p in ours if (gradient := p.grad) is not None]
-        if self._others is not None and any(p.grad is not None for p in self._others(parameters)):
+        if not self.complete(parameters):
             return None
         if len(found) < len(ours):
             return self._some([p.grad for p in ours])
@@ -104,8 +110,8 @@ class GradientList:
             if not self._as_known(place, found):
                 return None
         if len(self._devices) == 1:
-            return [self._devices[0][0]._replace(tensors=found)], self._whole
-        return [whole._replace(tensors=[found[i] for i in places]) for whole, places in self._devices], self._whole
+            return [self._devices[0][0]._replace(tensors=found)], self.whole
+        return [whole._replace(tensors=[found[i] for i in places]) for whole, places in self._devices], self.whole
 
     def _some(self, found: Sequence[Any]) -> tuple[list[OnDevice], frozenset[int]] | None:
         """The same where some have no gradient, as experts that no token was sent to."""
@@ -141,30 +147,34 @@ class GradientLists:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer] = weakref.WeakKeyDictionary()
+        self._optimizers: dict[bool, weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer]] = {
+            # A scaler has the gradients of one step looked at with the loss scale, and without it.
+            loss_scaled: weakref.WeakKeyDictionary()
+            for loss_scaled in (False, True)
+        }
         self._lists: dict[tuple[int, int, int, bool], GradientList] = {}
 
     def of(
         self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool
     ) -> tuple[list[torch.Tensor], GradientList | None]:
         """The parameters of ``optimizer``, and the list that they are known as."""
-        known = self._optimizers.get(optimizer)
+        optimizers = self._optimizers[loss_scaled]
+        known = optimizers.get(optimizer)
         groups = optimizer.param_groups
         if (
             known is not None
             and known.generation == self._recorder.generation
             and known.listed.valid
-            and known.listed.loss_scaled == loss_scaled
             and len(groups) == len(known.groups)
             and all(_same(group["params"], known.groups[i]) for i, group in enumerate(groups))
         ):
             return known.parameters, known.listed
-        self._optimizers.pop(optimizer, None)
+        optimizers.pop(optimizer, None)
         parameters = [parameter for group in groups for parameter in group["params"]]
         listed = self.find(parameters, loss_scaled=loss_scaled)
         if listed is not None:
             copies = [list(group["params"]) for group in groups]
-            self._optimizers[optimizer] = _OfOptimizer(self._recorder.generation, copies, parameters, listed)
+            optimizers[optimizer] = _OfOptimizer(self._recorder.generation, copies, parameters, listed)
         return parameters, listed
 
     def find(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:

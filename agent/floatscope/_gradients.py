@@ -41,8 +41,8 @@ class GradientTap:
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._adopting = not optimizers
         self._lists = GradientLists(recorder)
-        self._last: tuple[Callable[[], object], GradientList | None] = (_nothing, None)
-        """The optimizer whose gradients were read last, and the list that they are known as."""
+        self._last: tuple[Callable[[], object], frozenset[int]] = (_nothing, frozenset())
+        """The optimizer that was read last and has not stepped since, and the identities of its parameters."""
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
         self._captured: set[int | None] = set()
@@ -124,8 +124,13 @@ class GradientTap:
     def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
         parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
-        self._read_listed(parameters, listed, loss_scaled=loss_scaled)
-        self._last = weakref.ref(optimizer), listed
+        updated = listed.all if listed is not None else frozenset(map(id, parameters))
+        if self._recorder.wants_gradients:
+            self._read_listed(parameters, listed, loss_scaled=loss_scaled)
+        else:
+            # The optimizer deals with all of them, and which have a gradient would take a look at each.
+            self._read = self._read | updated if self._read else updated
+        self._last = weakref.ref(optimizer), updated
         self._read_rates(optimizer)
 
     def _read_rates(self, optimizer: torch.optim.Optimizer) -> None:
@@ -151,6 +156,8 @@ class GradientTap:
             # No table can be filled for a launch of many.
             self._read_each(parameters, loss_scaled=loss_scaled)
             return
+        if listed is not None and listed.whole <= self._read and listed.complete(parameters):
+            return  # before they were unscaled, or clipped
         found = listed.gradients(parameters) if listed is not None else None
         if listed is not None and found is not None and self._read.isdisjoint(listed.all):
             devices, read = found
@@ -233,10 +240,11 @@ class GradientTap:
         with _stepping:
             if self.index_of(optimizer) is not None:
                 self.changed(optimizer)
-                last, listed = self._last
-                known = listed is not None and last() is optimizer
-                updated = listed.all if known and listed is not None else frozenset(map(id, parameters_of(optimizer)))
-                self._read -= updated
+                (last, updated), self._last = self._last, (_nothing, frozenset())
+                if last() is not optimizer:
+                    updated = frozenset(map(id, parameters_of(optimizer)))
+                # Sets of hundreds are looked through only where there are several.
+                self._read = frozenset() if self._read is updated else self._read - updated
                 if not self._recorder.capturing():
                     self._stepped = self._stepped | updated if self._stepped else updated
 
