@@ -123,6 +123,8 @@ class DeviceRows:
         self._places: dict[tuple[str, int, int], int] = {}
         self._views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._slots: dict[int, torch.Tensor] = {}
+        self._leaving: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        """By their length: what of the block, and of the histograms, is copied and cleared when a step ends."""
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._listed: tuple[tuple[int, ...], Plan] | None = None
         """The newest of them that was asked for: a list of gradients need not be hashed, being the same object."""
@@ -262,6 +264,7 @@ class DeviceRows:
         self._rows.hist[: before.capacity] = before.hist
         self._views.clear()
         self._slots.clear()
+        self._leaving.clear()
         if self._route is not None and capacity > before.capacity:
             # What is under way keeps its memory.
             self._ring = self._route.ring(capacity)
@@ -309,7 +312,8 @@ class DeviceRows:
             self._numbers += 1
         if self.streams is not None:
             self.streams.enter()
-        self.slot(slot.place).copy_(value.detach().reshape(()))
+        value = value.detach()
+        self.slot(slot.place).copy_(value if value.dim() == 0 else value.reshape(()))
         return slot
 
     def slot(self, place: int) -> torch.Tensor:
@@ -341,26 +345,26 @@ class DeviceRows:
 
     def send(self, *, histogram: bool) -> Transit | None:
         """Start what the step has written on its way, and clear it. None when there is nothing, or no room for it."""
-        used, numbers = self._used, self._numbers
-        if not used and not numbers:
+        used = self._used
+        if not used and not self._numbers:
             return None
-        rows = self._rows
-        end = len(rows.numbers) + used * len(WORDS)
+        numbers = len(self._rows.numbers)
+        block, hist = self._those_leaving(numbers + used * len(WORDS), used)
         histogram = histogram and used > 0
         try:
             if self._ring is None:
-                hist = rows.hist[:used].numpy().view(np.uint32).copy() if histogram else None
-                transit: Transit | None = _Here(rows.block[:end].numpy().copy(), hist, len(rows.numbers))
-                rows.block[:end].zero_()
+                here = hist.numpy().view(np.uint32).copy() if histogram else None
+                transit: Transit | None = _Here(block.numpy().copy(), here, numbers)
+                block.zero_()
                 if histogram:
-                    rows.hist[:used].zero_()
+                    hist.zero_()
                 return transit
             assert self.streams is not None, "a device that is copied from has streams"
             self.streams.join()
-            transit = self._copied(end, used, histogram=histogram)
-            rows.block[:end].zero_()
+            transit = self._copied(block, hist if histogram else None)
+            block.zero_()
             if histogram:
-                rows.hist[:used].zero_()
+                hist.zero_()
             event = self.streams.cleared()
             if transit is not None:
                 transit.event = event
@@ -368,20 +372,28 @@ class DeviceRows:
         finally:
             self._begin()
 
-    def _copied(self, end: int, used: int, *, histogram: bool) -> _Copying | None:
+    def _those_leaving(self, end: int, used: int) -> tuple[torch.Tensor, torch.Tensor]:
+        # A step has as many as the one before, as a rule, and a view takes longer than all else that is done with it.
+        leaving = self._leaving.get((end, used))
+        if leaving is None:
+            if len(self._leaving) >= _PLANS:
+                self._leaving.clear()
+            leaving = self._leaving[end, used] = self._rows.block[:end], self._rows.hist[:used]
+        return leaving
+
+    def _copied(self, block: torch.Tensor, hist: torch.Tensor | None) -> _Copying | None:
         assert self._ring is not None, "the caller has asked"
-        rows, hist_bytes = self._rows, used * _ROW_HIST if histogram else 0
-        numbers = len(rows.numbers)
-        extent = self._ring.take(end * _WORD + hist_bytes)
+        numbers, end = len(self._rows.numbers), len(block)
+        extent = self._ring.take(end * _WORD + (len(hist) * _ROW_HIST if hist is not None else 0))
         lost = None
         if extent is None:
-            lost, end, hist_bytes = "transfer_full", numbers, 0
+            lost, end, block, hist = "transfer_full", numbers, block[:numbers], None
             extent = self._ring.take(end * _WORD)
             if extent is None:
                 return None
-        extent.host[:end].copy_(rows.block[:end], non_blocking=True)
-        if hist_bytes:
-            extent.host[end:].view(torch.int32).view(used, BINS).copy_(rows.hist[:used], non_blocking=True)
+        (extent.host if hist is None else extent.host[:end]).copy_(block, non_blocking=True)
+        if hist is not None:
+            extent.host[end:].view(torch.int32).view(len(hist), BINS).copy_(hist, non_blocking=True)
         return _Copying(extent, end, numbers, lost)
 
 

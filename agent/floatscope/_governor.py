@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 __all__ = ["KINDS", "WIDEST", "Change", "Governor", "StepCost"]
 
@@ -43,8 +44,7 @@ _MOST_BACKGROUND = 3.0
 """Times the cost on the training thread: beyond that the threads do what no interval changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
+class StepCost(NamedTuple):
     """What one step took, in seconds, ours included, and what of it was ours."""
 
     step_s: float
@@ -108,6 +108,8 @@ class Governor:
         self._samples = {kind: _Samples() for kind in KINDS if kind != "histograms"}
         self._base: deque[float] = deque(maxlen=_STEPS)
         self._fixed: deque[float] = deque(maxlen=_STEPS)
+        self._costs: list[StepCost] = []
+        """Of steps that are not among the rest yet."""
         self._background = self._foreground = 0.0
         self._seen = 0
         self._decided = self._changed = 0
@@ -123,36 +125,48 @@ class Governor:
 
     def observe(self, cost: StepCost, *, suspended: bool = False) -> list[Change]:
         """Take in a finished step; what changes from the next one on. While ``suspended`` nothing does."""
-        self._seen += 1
-        ours = cost.fixed_s + sum(cost.readings.values())
-        self._spent_s += ours + cost.background_s
-        self._trained_s += max(0.0, cost.step_s - ours)
-        if self._seen <= _WARM_UP:
+        self._costs.append(cost)
+        if len(self._costs) >= _DECIDE_EVERY:
+            self._take_in()
+        if suspended or self._seen + len(self._costs) - self._decided < _DECIDE_EVERY:
             return []
-        for kind, seconds in cost.readings.items():
-            self._samples[kind].add(seconds, histograms=cost.histograms)
-        self._base.append(max(cost.step_s - ours, 1e-9))
-        self._fixed.append(cost.fixed_s)
-        self._background += 0.02 * (cost.background_s - self._background)
-        self._foreground += 0.02 * (ours - self._foreground)
-        if suspended or self._seen - self._decided < _DECIDE_EVERY:
-            return []
+        self._take_in()
         self._decided = self._seen
         return list(self._decide())
+
+    def _take_in(self) -> None:
+        # Several steps at once: one in each step of a training takes some three times as long, with cold caches.
+        for cost in self._costs:
+            self._seen += 1
+            ours = cost.fixed_s + sum(cost.readings.values())
+            self._spent_s += ours + cost.background_s
+            self._trained_s += max(0.0, cost.step_s - ours)
+            if self._seen <= _WARM_UP:
+                continue
+            for kind, seconds in cost.readings.items():
+                self._samples[kind].add(seconds, histograms=cost.histograms)
+            self._base.append(max(cost.step_s - ours, 1e-9))
+            self._fixed.append(cost.fixed_s)
+            self._background += 0.02 * (cost.background_s - self._background)
+            self._foreground += 0.02 * (ours - self._foreground)
+        self._costs.clear()
 
     @property
     def share(self) -> float:
         """Cost at the present intervals, as a share of the step time; 0 before anything is known."""
+        self._take_in()
         return self._model().share(self.every) if self._base else 0.0
 
     @property
     def mean(self) -> float:
         """Cost of all steps so far, as a share of their time."""
+        self._take_in()
         return self._spent_s / self._trained_s if self._trained_s > 0 else 0.0
 
     @property
     def limit(self) -> str:
         """What costs most while the share is above the budget; empty while it is not."""
+        self._take_in()
         if not self._base:
             return ""
         model = self._model()

@@ -8,7 +8,8 @@ __all__ = ["CHARGES", "begin", "drain", "end"]
 
 CHARGES = ("gradients", "activations", "weights", "updates", "step")
 
-_spent = dict.fromkeys(CHARGES, 0)
+_NOTHING = dict.fromkeys(CHARGES, 0)
+_spent = dict(_NOTHING)
 _total = 0
 _open: list[tuple[int, int]] = []
 """Of each ``begin`` without an ``end`` its time in nanoseconds, and ``_total`` then.
@@ -34,6 +35,6 @@ def end(charge: str) -> None:
 
 def drain() -> dict[str, float]:
     """Seconds by charge since the last call, of the whole process: whoever watches two models pays for both."""
-    spent = {charge: 1e-9 * _spent[charge] for charge in CHARGES}
-    _spent.update(dict.fromkeys(CHARGES, 0))
+    spent = {charge: 1e-9 * nanoseconds for charge, nanoseconds in _spent.items()}
+    _spent.update(_NOTHING)
     return spent

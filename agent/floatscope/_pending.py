@@ -75,14 +75,10 @@ class Pending:
         self._scales = scales
         self.step = buffer.step
         self.layers = layers
+        self._buffer = buffer
         self._parts = buffer.parts
         self._transits = buffer.transits
-        self._norm = buffer.norm
-        self._values = _values(buffer)
         self._events = events
-        self._spare = buffer.wanted.spare
-        lost = {transit.lost for transit in self._transits.values() if transit.lost is not None}
-        self._events += tuple(wire.Event(step=self.step, kind="rows_lost", detail={"reason": r}) for r in sorted(lost))
         parts = sum(len(parts) for parts in self._parts.values())
         self.nbytes = 512 + 200 * parts + sum(transit.nbytes for transit in self._transits.values())
 
@@ -93,7 +89,7 @@ class Pending:
     def resolve(self) -> StepRecord:
         """The record; waits for the copies."""
         arrived = {device: transit.resolve() for device, transit in self._transits.items()}
-        values = {key: _number(value, arrived) for key, value in self._values.items()}
+        values = {key: _number(value, arrived) for key, value in _values(self._buffer).items()}
         scale = values.get("loss_scale", 1.0)
         divisor = scale if 0 < scale < math.inf else 1.0
         parts, rows = _written(self._parts, arrived)
@@ -112,13 +108,14 @@ class Pending:
             summaries.append(_summary_rows(kind, some, _rows_at(rows, of_kind), carried[of_kind], coming[of_kind]))
         in_norm = np.array([i for i, part in enumerate(parts) if part.kind == "grad" and part.in_norm], dtype=np.intp)
         gradients = int(rows.word(WordAt.TENSORS)[in_norm].sum())
-        if self._norm and len(in_norm):
+        norm = self._buffer.norm
+        if norm and len(in_norm):
             # The norm of a shard is not that of the model; the sums of squares of all ranks give that one.
-            share = self._norm == "grad_sumsq_share"
+            share = norm == "grad_sumsq_share"
             if share:
                 in_norm = in_norm[[parts[i].placement.counts for i in in_norm]]
             sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
-            values[self._norm] = sumsq if share else math.sqrt(sumsq)
+            values[norm] = sumsq if share else math.sqrt(sumsq)
         scalars, events = _conclusions(
             self.step, values, scale, self._scales.changed(values.get("loss_scale")), gradients
         )
@@ -126,10 +123,14 @@ class Pending:
             step=self.step,
             scalars=scalars,
             summaries=tuple(summaries),
-            events=(*self._events, *events),
+            events=(*self._events, *self._rows_lost(), *events),
             layers=self.layers,
-            spare_histograms=self._spare,
+            spare_histograms=self._buffer.wanted.spare,
         )
+
+    def _rows_lost(self) -> list[wire.Event]:
+        lost = {transit.lost for transit in self._transits.values() if transit.lost is not None}
+        return [wire.Event(step=self.step, kind="rows_lost", detail={"reason": reason}) for reason in sorted(lost)]
 
     def _coming(self, part: Part, scale: float) -> float:
         # An infinite scale is reported: it comes of an all-zero tensor, and the cast gives NaN.

@@ -29,7 +29,8 @@ from floatscope._stats import pieces
 
 __all__ = ["Recorder", "StepBuffer"]
 
-_logging = Guard("a scalar was logged", charge="step")
+_logging = Guard("scalars were logged", charge="step")
+_naming = Guard("a scalar was logged")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
@@ -418,10 +419,13 @@ class Recorder:
 
         Nothing during a capture, when tensors have no values.
         """
-        for name, value in scalars.items() if not self.capturing() else ():
-            with _logging, OwnOperations():
-                known = encodable(name)
-                self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))
+        if not scalars or self.capturing():
+            return
+        with _logging, OwnOperations():
+            for name, value in scalars.items():
+                with _naming:
+                    known = encodable(name)
+                    self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))
 
     def scalar(self, name: str, value: object, into: Scalar | None = None) -> Scalar:
         """``value`` as a number, or as a copy on its device for one that would have to be waited for.

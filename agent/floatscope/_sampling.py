@@ -67,12 +67,26 @@ class Sampling:
         """Of the newest steps, roughly, the share in which the device waited for the host: else host time is free."""
         self._typical_s = 0.0
         self._events: list[wire.Event] = []
+        self._next: tuple[int, Wanted] | None = None
+        """What was decided for the step that begins."""
 
     def wanted(self, step: int) -> Wanted:
         """What to read in ``step``."""
+        if self._next is not None and self._next[0] == step:
+            return self._next[1]
+        return self._decide(step)
+
+    def _decide(self, step: int) -> Wanted:
+        governor = self._governor
         if self._focus_left:
-            return Wanted(**{kind: every > 0 for kind, every in self._governor.every.items()})
-        due = Wanted(**{kind: self._governor.due(kind, step) for kind in self._governor.every})
+            return Wanted(**{kind: every > 0 for kind, every in governor.every.items()})
+        due = Wanted(
+            gradients=governor.due("gradients", step),
+            activations=governor.due("activations", step),
+            weights=governor.due("weights", step),
+            updates=governor.due("updates", step),
+            histograms=governor.due("histograms", step),
+        )
         alone = due.gradients and not (due.activations or due.weights or due.histograms)
         if self._spare and alone and self._typical_s >= _SPARE_STEP_S:
             return due._replace(histograms=True, spare=True)
@@ -101,7 +115,11 @@ class Sampling:
                 self._focus(step, order.steps)
             else:
                 self.reaction.take(order)
-        self.clock.start_step(wanted=self._timed(step + 1))
+        wanted = self._decide(step + 1)
+        self._next = step + 1, wanted
+        self.clock.start_step(wanted=wanted.activations or wanted.weights or (step + 1) % _TIMED_EVERY == 0)
+        if not self._events and not self.reaction.events:
+            return ()
         events, self._events = (*self._events, *self.reaction.events), []
         self.reaction.events.clear()
         return events
@@ -112,22 +130,16 @@ class Sampling:
             self._focus_left = max(self._focus_left, steps)
             self._tell(step, "focus", {"state": "begin", "steps": steps})
 
-    def _timed(self, step: int) -> bool:
-        read = self.wanted(step)
-        return read.activations or read.weights or step % _TIMED_EVERY == 0
-
     def _account(
         self, step: int, step_s: float, read: Wanted, spent: dict[str, float], background: float, sink: Sink
     ) -> None:
-        spent = {charge: seconds * self._exposed for charge, seconds in spent.items()}
-        fixed = spent.pop("step")
-        readings = {}
-        due = read._asdict()
-        for kind, seconds in spent.items():
-            if due[kind]:
-                readings[kind] = seconds + self.clock.seconds.get((kind, read.histograms), 0.0)
+        fixed, readings = 0.0, {}
+        for charge, seconds in spent.items():
+            exposed = seconds * self._exposed
+            if charge != "step" and getattr(read, charge):
+                readings[charge] = exposed + self.clock.seconds.get((charge, read.histograms), 0.0)
             else:
-                fixed += seconds
+                fixed += exposed
         cost = StepCost(
             step_s=step_s,
             fixed_s=fixed,

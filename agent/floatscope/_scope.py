@@ -39,6 +39,7 @@ __all__ = ["Scope", "watch"]
 
 _preparing = Guard("rows were made")
 _ending = Guard("a step ended", charge="step")
+_concluding = Guard("a part of a step's end")
 _weighing = Guard("weights were read", charge="weights")
 _closing = Guard("closing")
 _attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
@@ -163,17 +164,17 @@ class Scope:
 
     def _conclude_step(self) -> None:
         recorder = self._recorder
-        with _ending:
+        with _concluding:
             if self._scaler is not None:
                 self._scaler.end_step()
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
         self._updates.end_step()
-        with _ending:
+        with _concluding:
             recorder.send()
         events: tuple[wire.Event, ...] = ()
-        with _ending:
+        with _concluding:
             events = self._sampling.end_step(recorder.buffer.step, recorder.buffer.wanted, self._sink)
         finished = recorder.next_step()
         now = time.perf_counter()
@@ -182,7 +183,7 @@ class Scope:
         self._last_end = now
         layers = self._table.take_changes()
         record: PendingRecord = LostRecord(step=finished.step, layers=layers, reason=finished.lost or "internal")
-        with _ending:
+        with _concluding:
             if finished.lost is None:
                 record = Pending(
                     finished,
