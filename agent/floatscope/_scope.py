@@ -85,7 +85,9 @@ class Scope:
         self._updates = UpdateTap(self._recorder)
         self._gradients.changing = self._before_change
         self._gradients.changed = self._updates.after
-        self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
+        self._activations = ActivationTap(
+            self._recorder, model, lambda: self._gradients.keep_scale(), operands=config.operands
+        )
         compiled = compiled_code_tap(self._recorder, model, config)
         taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
