@@ -95,8 +95,7 @@ def test_without_operands_outputs_are_left(attach: Attach) -> None:
             return {"act_in": cast, "weight": cast, "act_grad": cast}
 
     model = nn.Sequential(nn.Linear(3, 4), Casting(4, 2))
-    every = {"gradients_every": 1, "activations_every": 1, "weights_every": 1, "histograms_every": 1}
-    scope, sink = attach(model, config=floatscope.Config(operands=False, **every))
+    scope, sink = attach(model, activations_every=1, weights_every=1, operands=False)
     model(torch.randn(5, 3, requires_grad=True)).sum().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     scope.step()
