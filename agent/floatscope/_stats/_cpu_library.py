@@ -63,6 +63,7 @@ class Compilation:
         self._made: Function | None = None
         self._checked: Function | None = None
         self._compiler: subprocess.Popen[bytes] | None = None
+        self._stopped = False
         self._compilers, self._timeout_s = compilers, timeout_s
         self._thread = threading.Thread(target=self._run, name="floatscope-compile", daemon=True)
 
@@ -81,7 +82,8 @@ class Compilation:
         return self._checked
 
     def stop(self) -> None:
-        """End a compiler that runs."""
+        """End a compiler that runs, or is being started."""
+        self._stopped = True
         if (compiler := self._compiler) is not None:
             _kill(compiler)
         self.wait(1.0)
@@ -121,6 +123,9 @@ class Compilation:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+                # ``stop`` sets one and looks at the other, in the other order: one of the two sees it.
+                if self._stopped:
+                    _kill(process)
                 try:
                     status = process.wait(self._timeout_s)
                 except subprocess.TimeoutExpired:
