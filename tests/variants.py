@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from floatscope._stats import Reference, Rows, RowValues, Variant, WordAt
-from floatscope._stats._compiled import Build, Compiled
 from floatscope._stats._rtc import CUDA, HIP
+from floatscope._stats._rtc_variant import Build, RtcVariant
 from floatscope._stats._triton import SAMPLE_EVERY, TritonVariant
 
 DTYPES = [
@@ -55,7 +55,7 @@ def _cases() -> list[Case]:
         platform = HIP if torch.version.hip is not None else CUDA
         cases += [
             Case("torch", "cuda", Reference),
-            Case(platform.compiler, "cuda", lambda: Compiled(Build.of(platform, torch.device("cuda", 0)))),
+            Case(platform.compiler, "cuda", lambda: RtcVariant(Build.of(platform, torch.device("cuda", 0)))),
         ]
         if importlib.util.find_spec("triton") is not None:
             cases += [

@@ -61,7 +61,8 @@ def _peers() -> set[str]:
 @pytest.mark.usefixtures("without_peers")
 def test_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
-    asked = ["nobody", "floatscope-gradients", "floatscope-all", "foreach-norms", "torch-all", *sorted(_peers())]
+    ours = ["nobody", "floatscope-gradients", "floatscope-outputs", "floatscope-all", "foreach-norms", "torch-all"]
+    asked = [*ours, *sorted(_peers())]
     assert run("--models", "tiny", "--recorders", ",".join(asked), "--pairs", "2", "--json", str(file)) == 0
     report = json.loads(file.read_text())
     assert {"gpu", "multiprocessors", "cpu", "cores", "threads", "python", "torch", "triton"} <= set(report["machine"])
@@ -83,6 +84,9 @@ def test_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     gradients = rows["floatscope-gradients"]
     assert gradients["limit_ms"] == pytest.approx(1e3 * 4 * result["parameters"] / report["copy_bytes_per_s"])
     assert gradients["x_limit"] == pytest.approx(gradients["added_ms"] / gradients["limit_ms"])
+    limits = [rows[name]["limit_ms"] for name in ours[1:4]]
+    assert limits == sorted(set(limits))
+    assert rows["floatscope-outputs"]["limit_ms"] == rows["torch-all"]["limit_ms"]
     assert rows["floatscope-all"]["host_us"] > rows["floatscope-all"]["forward_hook_us"] > 0
     assert rows["nobody"]["host_us"] is None
     assert table.markdown(report) == printed

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from floatscope._stats import Rows, RowValues
-from floatscope._stats import _cpu_library as compiled
 from floatscope._stats._cpu import Cpu, works
 from floatscope._stats._cpu_library import Compilation, Function
 
@@ -195,10 +194,10 @@ def test_torch_operations_serve_until_it_is_there(cache: Path, tmp_path: Path, s
 AT_THE_END = """
 import sys, time
 from pathlib import Path
-from floatscope._stats import _cpu_library
+from floatscope._stats import _cache, _cpu_library
 from floatscope._stats._cpu import Cpu, works
 
-compilation = _cpu_library.Compilation(_cpu_library.cache_directory, works, compilers=(sys.argv[1],))
+compilation = _cpu_library.Compilation(_cache.cache_directory, works, compilers=(sys.argv[1],))
 _cpu_library.Compilation = lambda *options: compilation
 Cpu()
 deadline = time.monotonic() + 30
@@ -219,11 +218,3 @@ def test_a_program_that_ends_ends_its_compiler(tmp_path: Path, script: Callable[
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert ends(child.read_text().strip())
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled.cache_directory() == tmp_path / "floatscope"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert compiled.cache_directory() == tmp_path / ".cache" / "floatscope"

@@ -43,9 +43,9 @@ class Layouts:
 
     All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
-    end. ``fixed`` says that only addresses can change. That is so for what autograd leaves in ``.grad``: it has the
-    dtype and shape of its parameter, it is dense, for autograd copies what is not, and another order of its strides
-    means the same elements.
+    end. ``fixed`` says that only addresses can change. That is so for gradients that autograd alone has put into
+    ``.grad``: they have the dtype and shape of their parameter and are dense, for autograd copies what is not, and
+    another order of strides means the same elements. It is not so for what somebody assigned to ``.grad``.
 
     This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
     checks its inputs with) take as long as reading two attributes in Python.

@@ -34,6 +34,7 @@ from floatscope_server.settings import Settings
 from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
+from floatscope_server.store.left_out import LeftOut
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
 from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body, fit_cost
@@ -46,7 +47,6 @@ Reply = Callable[[wire.ServerMessage], None]
 _MAX_KEPT_SERIES = 20_000
 """Series of a run, over ranks and attempts, of which figures are kept."""
 
-_MAX_REASONS = 64
 _MAX_REASON = 200
 
 
@@ -80,7 +80,7 @@ class Batch:
         self._events: list[dict[str, Any]] = []
         self._writers: dict[str, KnownWriter] = {}
         self._mapped: set[str] = set()
-        self._omitted: dict[str, dict[str, Gap]] = {}
+        self._left_out = LeftOut(session)
 
     def apply(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
         """Take in a message of a writer that has said hello."""
@@ -154,7 +154,7 @@ class Batch:
     def _refuse(self, run: KnownRun, writer: KnownWriter, seq: int, code: str, text: str, reply: Reply) -> None:
         """Give up on batch ``seq`` for good: it counts as taken, so that the next one can come."""
         writer.last_seq = seq
-        self._left_out(run, writer, writer.last_step + 1, writer.last_step + 1, text[:_MAX_REASON], 1)
+        self._left_out.note(run, writer, writer.last_step + 1, writer.last_step + 1, text[:_MAX_REASON], 1)
         self.replies.append((reply, wire.Nack(seq=seq, code=code, message=text, expected=seq + 1)))
 
     def _block(self, run: KnownRun, writer: KnownWriter, block: wire.Block, reply: Reply) -> None:
@@ -180,7 +180,7 @@ class Batch:
             writer.last_seq = block.seq
             newest = run.attempts[writer.attempt][1]
             for reason in store_dump(self._connection, run, writer, body.dump, self._map_of(writer), newest, self._now):
-                self._left_out(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
+                self._left_out.note(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
             self._ack(writer, reply)
             return
         named = self._layers(run, writer, body.layers)
@@ -192,7 +192,7 @@ class Batch:
             writer.last_step = max(writer.last_step, last)
             run.progressed(writer.attempt, body.first_step, last, self._now)
         for reason, count in checked.dropped.items():
-            self._left_out(run, writer, body.first_step, max(last, body.first_step), reason, count)
+            self._left_out.note(run, writer, body.first_step, max(last, body.first_step), reason, count)
         concluded = self._together(run, writer).take(writer.rank, run.world, body, run.layers)
         body = msgspec.structs.replace(body, events=(*body.events, *concluded.events))
         self._store(run, writer, block.seq, body, concluded.scalars)
@@ -281,41 +281,7 @@ class Batch:
     def omit(self, run: KnownRun, writer: KnownWriter, reason: str) -> None:
         """Declare that a part of a hello was not kept."""
         step = max(writer.last_step, 0)
-        self._left_out(run, writer, step, step, reason, 1)
-
-    def _left_out(self, run: KnownRun, writer: KnownWriter, first: int, last: int, reason: str, count: int) -> None:
-        """Declare what the server did not keep; ``flush`` writes it."""
-        writer.left_out = min(writer.left_out + count, MAX_STEP)
-        pending = self._omitted.setdefault(writer.id, {})
-        fresh = reason not in pending and reason not in writer.reasons
-        if fresh and len(writer.reasons.keys() | pending.keys()) >= _MAX_REASONS:
-            reason = "left out for further reasons"
-        known = pending.get(reason)
-        if known is None:
-            pending[reason] = Gap(run_id=run.id, rank=writer.rank, first=first, last=last, count=count, reason=reason)
-            return
-        known.first, known.last = min(known.first, first), max(known.last, last)
-        known.count += count
-
-    def _write_omitted(self) -> None:
-        """One row per writer and reason, that grows."""
-        fresh: list[tuple[KnownWriter, Gap]] = []
-        for writer_id, pending in self._omitted.items():
-            writer = self._writers[writer_id]
-            for reason, gap in pending.items():
-                key = writer.reasons.get(reason)
-                row = self._session.get(Gap, key) if key is not None else None
-                if row is None:
-                    fresh.append((writer, gap))
-                    continue
-                row.first, row.last = min(row.first, gap.first), max(row.last, gap.last)
-                row.count += gap.count
-        self._omitted.clear()
-        self._session.add_all(gap for _, gap in fresh)
-        self._session.flush()
-        for writer, gap in fresh:
-            assert gap.id is not None
-            writer.reasons[gap.reason] = gap.id
+        self._left_out.note(run, writer, step, step, reason, 1)
 
     def _store(
         self, run: KnownRun, writer: KnownWriter, seq: int, body: wire.Body, merged: tuple[wire.Scalars, ...]
@@ -397,7 +363,7 @@ class Batch:
             self._connection.execute(insert(WalFrame), self._frames)
         if self._events:
             self._connection.execute(insert(StepEvent), self._events)
-        self._write_omitted()
+        self._left_out.write()
         for writer in self._writers.values():
             self._write_writer(writer)
         for run in self.changed.values():
