@@ -19,6 +19,7 @@ from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
 from tests.agent.brute_force import Array, assert_same, expected
+from tests.needs import needs
 
 STRIDE = BLOCK * SAMPLE
 DTYPES = (
@@ -35,8 +36,7 @@ DTYPES = (
 
 @pytest.fixture(scope="module")
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    needs(shutil.which("cc"), "a C compiler")
     directory = tmp_path_factory.mktemp("cache") / "floatscope"
     result = Compilation(lambda: directory, works)
     result.start()

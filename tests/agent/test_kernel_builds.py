@@ -13,7 +13,7 @@ import torch
 
 from floatscope._stats._rtc import HIP, compile_source
 from floatscope._stats._rtc_variant import SOURCE, Build
-from tests.variants import needs
+from tests.needs import needs
 
 CPU = torch.device("cpu")
 
