@@ -41,7 +41,8 @@ class DeviceClock:
         self.seconds: dict[Key, float] = {}
         self._event = event
         self._stream = stream
-        self._wanted = False
+        self.wanted = False
+        """Whether this step is measured."""
         self._mark: torch.cuda.Event | None = None
         self._marked = False
         self._step: list[tuple[Key, torch.cuda.Event, torch.cuda.Event]] = []
@@ -66,7 +67,7 @@ class DeviceClock:
     @contextmanager
     def around(self, device: torch.device, kind: str, *, histogram: bool) -> Iterator[None]:
         """Measure what is launched inside on the current stream of ``device``."""
-        if not self._wanted or device.type != "cuda":
+        if not self.wanted or device.type != "cuda":
             yield
             return
         first, last = self._event(), self._event()
@@ -85,7 +86,7 @@ class DeviceClock:
             for key, first, last in self._under_way.popleft():
                 total[key] += 1e-3 * first.elapsed_time(last)
             self.seconds.update(total)
-        self._wanted = wanted and len(self._under_way) < _UNDER_WAY
+        self.wanted = wanted and len(self._under_way) < _UNDER_WAY
 
 
 def _passed(event: torch.cuda.Event) -> bool:

@@ -61,9 +61,10 @@ class Part(NamedTuple):
 
 
 class PartList(NamedTuple):
-    """Parts by row; their rows by kind and layer; the row after the last."""
+    """Parts by row, and in order; their rows by kind and layer; the row after the last."""
 
     parts: dict[int, Part]
+    in_order: tuple[Part, ...]
     opened: dict[tuple[str, int], int]
     end: int
 
@@ -157,10 +158,10 @@ class DeviceRows:
         for layer in layers:
             self._place(kind, layer, 0)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> Sequence[Part]:
         """Those of the step in progress."""
         if len(self._put) == 1 and not self._parts:
-            return list(self._put[0].parts.values())
+            return self._put[0].in_order
         self._settle()
         return list(self._parts.values())
 

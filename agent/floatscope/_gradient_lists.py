@@ -269,4 +269,5 @@ def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *,
 
 
 def _listed(parts: dict[int, Part]) -> PartList:
-    return PartList(parts, {(part.kind, part.layer): row for row, part in parts.items()}, max(parts) + 1)
+    in_order = tuple(parts.values())
+    return PartList(parts, in_order, {(part.kind, part.layer): row for row, part in parts.items()}, max(parts) + 1)

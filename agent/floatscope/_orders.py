@@ -38,4 +38,6 @@ class Orders:
 
     def take(self) -> Sequence[wire.Focus | wire.Alert]:
         """What came since the last call, each alert once."""
+        if not self._others:
+            return ()
         return [self._others.popleft() for _ in range(len(self._others))]

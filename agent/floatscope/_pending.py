@@ -7,7 +7,7 @@ layer, shares of underflow and overflow) happens in ``resolve``, on the sender's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,7 +151,7 @@ def _cast_scale(part: Part, amax: float, arrived: dict[torch.device, Arrival]) -
 
 
 def _written(
-    parts: dict[torch.device, list[Part]], arrived: dict[torch.device, Arrival]
+    parts: Mapping[torch.device, Sequence[Part]], arrived: dict[torch.device, Arrival]
 ) -> tuple[list[Part], RowValues]:
     """Parts into whose rows anything was measured, in order, and those rows."""
     known: list[Part] = []

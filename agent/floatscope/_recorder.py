@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,7 @@ _naming = Guard("a scalar was logged")
 _measuring = Guard("a tensor was measured")
 _collecting = Guard("rows were collected")
 
+_UNTIMED = nullcontext()
 _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
 
@@ -62,7 +63,7 @@ class StepBuffer:
     """The smallest on each device; None for those that are plain numbers."""
     raw_loss_nonfinite: dict[torch.device | None, Scalar] = field(default_factory=dict)
     """Micro-batches whose own loss was not finite, on each device."""
-    parts: dict[torch.device, list[Part]] = field(default_factory=dict)
+    parts: dict[torch.device, Sequence[Part]] = field(default_factory=dict)
     """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
     transits: dict[torch.device, Transit] = field(default_factory=dict)
     norm: str = "grad_norm"
@@ -344,6 +345,8 @@ class Recorder:
 
     def timed(self, device: torch.device, kind: str) -> AbstractContextManager[None]:
         """What is launched inside is measured, where the time of the device is taken in this step."""
+        if not self._sampling.clock.wanted:
+            return _UNTIMED
         return self._sampling.clock.around(device, kind, histogram=self.buffer.histograms)
 
     def is_read_alone(self, kind: str, layer: int) -> bool:

@@ -10,6 +10,7 @@ import torch
 __all__ = ["Extent", "Ring", "pinned"]
 
 _WORD = 8
+_VIEWS = 256
 
 
 def pinned(words: int) -> torch.Tensor:
@@ -43,6 +44,9 @@ class Ring:
         self._host = allocate(nbytes // _WORD)
         self._reserve = reserve // _WORD
         self._taken: deque[Extent] = deque()
+        self._views: dict[tuple[int, int], torch.Tensor] = {}
+        """Pieces by their first word and the one after their last. Steps of one size come by the same places again, and
+        slicing is what takes longest of ``take``."""
         self._begin = self._end = 0
         """Words in use are those from the first to the second; it wraps at the end of the memory."""
 
@@ -59,9 +63,17 @@ class Ring:
         if place is None:
             return None
         self._end = place + words
-        extent = Extent(self._host[place : self._end], self._end)
+        extent = Extent(self._view(place, self._end), self._end)
         self._taken.append(extent)
         return extent
+
+    def _view(self, begin: int, end: int) -> torch.Tensor:
+        view = self._views.get((begin, end))
+        if view is None:
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            view = self._views[begin, end] = self._host[begin:end]
+        return view
 
     def _reclaim(self) -> None:
         while self._taken and self._taken[0].given_back:

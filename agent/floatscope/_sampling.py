@@ -102,8 +102,11 @@ class Sampling:
         caught_up = float(self.clock.caught_up())
         self._exposed += (caught_up - self._exposed) * (_SMOOTH if self._steps > _REPORT_EVERY else 0.5)
         begun, self._last_end = self._last_end, now
-        cpu_s = sink.cpu_s
-        background, self._last_cpu_s = max(0.0, cpu_s - self._last_cpu_s), cpu_s
+        background = 0.0
+        if self._on_host:
+            # There our threads take the training's cores, and the interpreter between two of its operations.
+            cpu_s = sink.cpu_s
+            background, self._last_cpu_s = max(0.0, cpu_s - self._last_cpu_s), cpu_s
         if begun is not None:
             self._account(step, now - begun, read, spent, background, sink)
         if self._focus_left:
@@ -145,8 +148,7 @@ class Sampling:
             fixed_s=fixed,
             readings=readings,
             histograms=read.histograms,
-            # Where the host computes, our threads take its cores, and the interpreter between two operations.
-            background_s=background if self._on_host else 0.0,
+            background_s=background,
         )
         self._typical_s += _SMOOTH * (step_s - self._typical_s)
         for change in self._governor.observe(cost, suspended=self._focus_left > 0):

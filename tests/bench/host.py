@@ -96,7 +96,8 @@ class _Sink(Sender):
 
 def _means() -> Means:
     def make(_: int) -> Ring:
-        return Ring(64 << 20, reserve=64 << 10, allocate=on_the_host)
+        # Filled: pinned memory has its pages already.
+        return Ring(64 << 20, reserve=64 << 10, allocate=lambda words: on_the_host(words).fill_(0))
 
     return Means(
         variant=lambda _: _Nothing(),
