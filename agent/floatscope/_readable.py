@@ -7,6 +7,7 @@ import sys
 import torch
 
 from floatscope._operands import format_of
+from floatscope._stats._bounds import has_memory
 
 __all__ = ["PLAIN", "local_part", "stored_format", "stored_values", "why_not"]
 
@@ -62,7 +63,11 @@ def why_not(tensor: torch.Tensor) -> str:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
     if type(tensor) not in PLAIN and (hasattr(tensor, "__tensor_flatten__") or _is_nowhere(tensor)):
         return f"{type(tensor).__name__} keeps its values in other tensors"  # and has no memory of its own
-    return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"
+    if stored_format(tensor.dtype) is None:
+        return f"{tensor.dtype} is no format that is known"
+    if not has_memory(tensor):
+        return "its memory was given away, as trainings do that offload it"
+    return ""
 
 
 def _is_nowhere(tensor: torch.Tensor) -> bool:

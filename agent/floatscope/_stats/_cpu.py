@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._cpu_library import Function, for_this_process
 from floatscope._stats._float8 import FLOAT8, float8_tables
 from floatscope._stats._reference import as_float32, histogram_of_ranks, measure, pieces
@@ -72,7 +73,12 @@ class Cpu:
     def merge(
         self, tensors: Sequence[torch.Tensor], at: Sequence[int], words: torch.Tensor, hist: torch.Tensor | None
     ) -> None:
-        """Merge ``tensors[i]`` into row ``at[i]`` of contiguous ``words`` int64 [n, 10] and ``hist`` int32 [n, 512]."""
+        """Merge ``tensors[i]`` into row ``at[i]`` of contiguous ``words`` int64 [n, 10] and ``hist`` int32 [n, 512].
+
+        ``ValueError``, with nothing merged, when a storage does not hold its tensor.
+        """
+        for tensor in tensors:
+            require_memory(tensor)
         function = self._compiled()
         if function is None or _run_compiled(function, tensors, at, words, hist) != 0:
             for row, tensor in zip(at, tensors, strict=True):

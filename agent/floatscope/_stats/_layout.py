@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._reference import pieces
 
 __all__ = ["Layouts", "in_place", "spans"]
@@ -20,8 +21,9 @@ def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
     A dense tensor is one part, whatever the order of its strides. The elements of a really strided one are copied,
     16M of them at a time, so that temporary memory stays bounded; no part shares memory with the tensor then. At least
-    one part, which may be empty. No host synchronisation.
+    one part, which may be empty. No host synchronisation. ``ValueError`` for a tensor whose memory was given away.
     """
+    require_memory(tensor)
     if in_place(tensor):
         yield tensor
     else:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
@@ -177,7 +178,8 @@ class Reference:
         return _Plan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
-        """Merge the statistics of ``tensor`` into one row."""
+        """Merge the statistics of ``tensor`` into one row. ``ValueError`` when its storage does not hold it."""
+        require_memory(tensor)
         row = measure(tensor, histogram=hist is not None)
         if tensor.device.type == "cpu":
             _merge_on_the_host(row, words.numpy(), hist.numpy() if hist is not None else None)
