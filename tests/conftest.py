@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -10,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-
-def _absent(what: str) -> None:
-    reason = f"{what} is not installed"
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; CI must have everything")
-    pytest.skip(reason)
+from tests.needs import needs
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +24,7 @@ def program() -> Callable[[str], str]:
 
     def find(name: str) -> str:
         path = shutil.which(name)
-        if path is None:
-            _absent(name)
+        needs(path, name)
         assert path is not None
         return path
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -170,6 +172,31 @@ def test_table_of_intervals_is_right() -> None:
     assert {row[0]: int(row[1]) for row in rows} == {
         name: getattr(config, name) for name in dir(config) if name.endswith("_every")
     }
+
+
+def test_every_option_is_documented() -> None:
+    config = importlib.import_module("floatscope").Config
+    text = "".join(page.read_text() for page in PAGES if page.name not in ("CHANGELOG.md", "README.zh.md"))
+    assert [field.name for field in dataclasses.fields(config) if not re.search(rf"\b{field.name}\b", text)] == []
+
+
+def test_every_environment_variable_of_the_agent_is_documented() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "agent").rglob("*.py"))
+    text = (ROOT / "docs" / "command-line.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    used = set(re.findall(r"FLOATSCOPE_[A-Z]+", sources))
+    assert used
+    assert used <= set(re.findall(r"FLOATSCOPE_[A-Z]+", text))
+
+
+def test_files_and_modules_that_are_named_exist() -> None:
+    for page in PAGES:
+        for path in re.findall(r"`((?:agent|server|web|tests|docs)/[\w/.-]+)`", page.read_text()):
+            assert (ROOT / path).exists(), (page.name, path)
+        for module, name in re.findall(
+            r"python -m (tests\.bench|floatscope\._[\w.]+)(?: ([a-z]+)\b)?", page.read_text()
+        ):
+            found = f"{module}.{name}" if module == "tests.bench" and name else module
+            assert importlib.util.find_spec(found) is not None, (page.name, found)
 
 
 def test_table_of_requests_is_right() -> None:

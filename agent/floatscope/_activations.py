@@ -30,12 +30,16 @@ _hooking = Guard("a module's hook ran", charge="activations")
 
 
 class ActivationTap:
-    """Hooks on the layers of one model. ``keep_scale`` notes the loss scale of the step; whether there is one."""
+    """Hooks on the layers of one model. ``keep_scale`` notes the loss scale of the step; whether there is one.
 
-    def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], bool]) -> None:
+    With ``operands`` inputs and output gradients of linear layers are observed too.
+    """
+
+    def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], bool], *, operands: bool) -> None:
         self._recorder = recorder
         self._model = weakref.ref(model)
         self._keep_scale = keep_scale
+        self._operands = operands
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
         self._forward_waits = False
@@ -121,10 +125,10 @@ class ActivationTap:
             return
         self._forward_waits = True
         out = _first_tensor(output)
-        linear = layer in recorder.table.linear
+        operands = self._operands and layer in recorder.table.linear
         casts = self._coming.pop(layer, NOTHING_ANNOUNCED)
         if not recomputing:
-            given = _first_tensor(args) if linear else None
+            given = _first_tensor(args) if operands else None
             if out is not None and not recorder.defer("act", layer, out):
                 with OwnOperations():
                     recorder.record("act", layer, out)
@@ -136,7 +140,7 @@ class ActivationTap:
                 with OwnOperations():
                     recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
-        if linear and out is not None and out.requires_grad:
+        if operands and out is not None and out.requires_grad:
             _whole_base(out).register_hook(_GradientHook(self, layer, module))  # type: ignore[no-untyped-call]
 
     def _after_exposing(self, number: int, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401

@@ -36,6 +36,8 @@ class Config:
     """Steps between readings of the gradients."""
     activations_every: int = 10
     """Steps between readings of module outputs and of the inputs and output gradients of linear layers."""
+    operands: bool = True
+    """Whether readings of activations include the inputs and output gradients of linear layers."""
     compiled_outputs: bool = False
     """Whether code that torch.compile makes shows the outputs of linear layers, which changes that code."""
     weights_every: int = 100
@@ -63,8 +65,9 @@ class Config:
         intervals = [f.name for f in dataclasses.fields(self) if f.name.endswith("_every")]
         for name in ("first_step", *intervals, "flight_recorder_steps", "spool_bytes"):
             _require_integer(name, getattr(self, name), least=0)
-        if not isinstance(self.compiled_outputs, bool):
-            raise ValueError(f"compiled_outputs: expected True or False, got {self.compiled_outputs!r}")
+        for name in ("operands", "compiled_outputs"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name}: expected True or False, got {value!r}")
         for name in ("queue_records", "queue_bytes", "flight_recorder_bytes"):
             _require_integer(name, getattr(self, name), least=1)
         _require_share("overhead_budget", self.overhead_budget)

@@ -20,12 +20,13 @@ __all__ = ["NOTHING_ANNOUNCED", "ROWS_NOT_OBSERVED", "Announced", "BlockCast", "
 
 ROWS_NOT_OBSERVED = "scales of rows are not observed"
 _BLOCKS_NOT_OBSERVED = "scales of blocks are not observed"
+_VERSION_NOT_KNOWN = "casts are not observed: this version of its library is not known"
 _FLOAT8_LINEAR = ("torchao.float8.float8_linear", "Float8Linear")
 _MXFP8_LINEAR = ("torchao.prototype.moe_training.mxfp8_linear", "MXFP8Linear")
 _TE_LINEAR = ("transformer_engine.pytorch.module.linear", "Linear")
 _TE_LAYERNORM_LINEAR = ("transformer_engine.pytorch.module.layernorm_linear", "LayerNormLinear")
 _TE_STATE = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
-"""Where ``get_fp8_torch_dtype`` is: until 2.8 in the second, which later versions keep as another name."""
+"""Where ``get_fp8_torch_dtype`` is: in the first or, of an older source, in the second."""
 
 
 class BlockCast(NamedTuple):
@@ -60,7 +61,11 @@ def announced(module: nn.Module) -> Announced:
         return Announced(module.floatscope_operands(), {})
     reader = _reader_of(module)
     assert reader is not None, "casts_operands has answered"
-    return reader(module)
+    try:
+        return reader(module)
+    except (AttributeError, KeyError, IndexError):
+        # What is read has no documented name: another version may call it otherwise.
+        return Announced({}, {}, _VERSION_NOT_KNOWN)
 
 
 def _is(module: nn.Module, where: tuple[str, str]) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from floatscope._device_rows import Part, PartList
 from floatscope._placement import Placement
-from floatscope._readable import local_part, stored_format, why_not
+from floatscope._readable import PLAIN, local_part, stored_format, why_not
 from floatscope._recorder import Recorder
 
 __all__ = ["GradientList", "GradientLists", "OnDevice"]
@@ -24,7 +24,6 @@ _LISTS = 8
 _LOOKED_AT = 4
 """Gradients of a list whose dtype and device are looked at in one step, in turn: all of them would cost more than the
 rest. Whatever has another address is looked at by the variant anyway."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -75,7 +74,7 @@ class GradientList:
         self._looks = [(fact.dtype, fact.device) for fact in facts]
         self._turn = 0
         first = parameters[next(iter(known))].grad
-        self._distributed = first is not None and type(first) not in _PLAIN
+        self._distributed = first is not None and type(first) not in PLAIN
         self._devices = [
             (_on_device(recorder, device, facts, loss_scaled=loss_scaled), _places(facts, device))
             for device in dict.fromkeys(fact.device for fact in facts)
@@ -102,7 +101,7 @@ class GradientList:
         if self._distributed:
             # What ``to_local`` returns without autograd, for a tenth of its time.
             found = [gradient._local_tensor for gradient in found]
-            if not set(_PLAIN).issuperset(map(type, found)):
+            if not set(PLAIN).issuperset(map(type, found)):
                 return None
         turn, count = self._turn, len(found)
         self._turn = turn + _LOOKED_AT if turn + _LOOKED_AT < count else 0
@@ -117,7 +116,7 @@ class GradientList:
         """The same where some have no gradient, as experts that no token was sent to."""
         present = [i for i, gradient in enumerate(found) if gradient is not None]
         local = [None if g is None else g._local_tensor if self._distributed else g for g in found]
-        if not all(type(local[i]) in _PLAIN and self._as_known(i, local) for i in present):
+        if not all(type(local[i]) in PLAIN and self._as_known(i, local) for i in present):
             return None
         some = []
         for whole, places in self._devices:
@@ -204,7 +203,7 @@ class GradientLists:
             known[place] = fact
             if placements.setdefault(fact.layer, fact.placement) != fact.placement:
                 return  # rows of one layer that are kept apart
-            kinds.add(type(parameter.grad) in _PLAIN)
+            kinds.add(type(parameter.grad) in PLAIN)
         if len(kinds) != 1:
             return
         if len(self._lists) >= _LISTS:
@@ -224,7 +223,7 @@ class GradientLists:
         assert gradient is not None, "the caller has asked"
         assert layer is not None, "the caller has asked"
         distributed = sys.modules.get("torch.distributed.tensor")
-        if type(gradient) not in _PLAIN and (distributed is None or type(gradient) is not distributed.DTensor):
+        if type(gradient) not in PLAIN and (distributed is None or type(gradient) is not distributed.DTensor):
             return None
         if self._recorder.is_read_alone("grad", layer):
             return None
@@ -234,7 +233,7 @@ class GradientLists:
         if unmerged:
             self._recorder.table.unseen(layer, unmerged)
         tensor = local_part(gradient)
-        if type(tensor) not in _PLAIN or why_not(tensor):
+        if type(tensor) not in PLAIN or why_not(tensor):
             return None
         return _Known(layer, tensor.dtype, tensor.device, placement)
 

@@ -290,24 +290,28 @@ class GradientTap:
         if not recorder.capturing():
             self._stepped |= known.keys()
 
-    def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
-        """A closure has computed gradients anew: they join the summaries, and replace the earlier ones in the norm."""
+    def before_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
+        """A closure computes gradients anew: they join the summaries, and replace the earlier ones in the norm.
+
+        When it ends, those are read that it has not clipped.
+        """
         layers = {self._recorder.table.layer_of(p) for p in parameters_of(optimizer)}
         self._recorder.replace("grad", {layer for layer in layers if layer is not None})
         self._read -= frozenset(map(id, parameters_of(optimizer)))
-        self.read_optimizer(optimizer, loss_scaled=False)
 
 
 class _ObservedClosure:
-    """The user's closure, its gradients read when it ends."""
+    """The user's closure, its gradients read when it clips them or ends."""
 
     def __init__(self, tap: GradientTap, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> None:
         self._tap, self._optimizer, self._closure = tap, optimizer, closure
 
     def __call__(self) -> Any:  # noqa: ANN401 (whatever the user's closure returns)
+        with _stepping, OwnOperations():
+            self._tap.before_evaluation(self._optimizer)
         result = self._closure()
         with _stepping, OwnOperations():
-            self._tap.after_evaluation(self._optimizer)
+            self._tap.read_optimizer(self._optimizer, loss_scaled=False)
         return result
 
 

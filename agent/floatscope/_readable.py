@@ -7,11 +7,13 @@ import sys
 import torch
 
 from floatscope._operands import format_of
+from floatscope._stats._bounds import has_memory
 
-__all__ = ["local_part", "stored_format", "stored_values", "why_not"]
+__all__ = ["PLAIN", "local_part", "stored_format", "stored_values", "why_not"]
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types whose tensors keep their elements in memory of their own."""
 _formats: dict[torch.dtype, str | None] = {}
 
 
@@ -22,7 +24,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
         tensor = tensor.to_local()
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         if "deepspeed" in sys.modules:
             # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
             part = getattr(tensor, "ds_tensor", None)
@@ -59,9 +61,13 @@ def why_not(tensor: torch.Tensor) -> str:
         return "a tensor on the meta device has no values"
     if tensor.is_nested or tensor.layout != torch.strided:
         return f"{'a nested tensor' if tensor.is_nested else tensor.layout}"
-    if type(tensor) not in _PLAIN and (hasattr(tensor, "__tensor_flatten__") or _is_nowhere(tensor)):
+    if type(tensor) not in PLAIN and (hasattr(tensor, "__tensor_flatten__") or _is_nowhere(tensor)):
         return f"{type(tensor).__name__} keeps its values in other tensors"  # and has no memory of its own
-    return "" if stored_format(tensor.dtype) is not None else f"{tensor.dtype} is no format that is known"
+    if stored_format(tensor.dtype) is None:
+        return f"{tensor.dtype} is no format that is known"
+    if not has_memory(tensor):
+        return "its memory was given away, as trainings do that offload it"
+    return ""
 
 
 def _is_nowhere(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from floatscope import wire
+from floatscope._backend import Backend
 from floatscope._batch import Batch
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
@@ -18,11 +19,10 @@ from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Tr
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard
 from floatscope._layers import LayerTable
-from floatscope._means import Means
 from floatscope._operands import Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._placement import Placement, Ranks
-from floatscope._readable import local_part, stored_format, stored_values, why_not
+from floatscope._readable import PLAIN, local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
 from floatscope._sampling import Sampling, Wanted
 from floatscope._stats import pieces
@@ -37,7 +37,6 @@ _collecting = Guard("rows were collected")
 _UNTIMED = nullcontext()
 _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(slots=True)
@@ -83,12 +82,12 @@ class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
     def __init__(
-        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, means: Means | None = None
+        self, table: LayerTable, config: Config, sampling: Sampling, ranks: Ranks, backend: Backend | None = None
     ) -> None:
         self.table = table
         self.ranks = ranks
         self._sampling = sampling
-        self._means = means or Means()
+        self._backend = backend or Backend()
         self._config = config
         self._devices: dict[torch.device, DeviceRows] = {}
         self._batches: dict[torch.device, Batch] = {}
@@ -98,8 +97,8 @@ class Recorder:
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
-        self.capturing = self._means.capturing
-        self.captured = CapturedRows(self._means.variant)
+        self.capturing = self._backend.capturing
+        self.captured = CapturedRows(self._backend.variant)
         self.collectors: list[Callable[[Recorder], None]] = [self.captured.hand_on]
         """Called when a step ends; they may ``adopt`` rows that compiled or captured code wrote."""
         self.buffer = self._start(config.first_step)
@@ -123,12 +122,12 @@ class Recorder:
             layers = self.table.layers_on(device)
             # Gradient, weight, output, update and what of it is lost; input and output gradient.
             capacity = max(16, 5 * len(layers) + 2 * len(self.table.linear.intersection(layers)))
-            route = self._means.route(device)
-            rows = DeviceRows(device, self._means.variant(device), capacity=capacity, route=route)
+            route = self._backend.route(device)
+            rows = DeviceRows(device, self._backend.variant(device), capacity=capacity, route=route)
             if self._config.gradients_every:
                 rows.reserve("grad", layers)
             self._devices[device] = rows
-            if self._means.captures(device):
+            if self._backend.captures(device):
                 self.captured.reserve(device, capacity)
         return rows
 
@@ -152,7 +151,7 @@ class Recorder:
     @property
     def row_elements(self) -> int:
         """Most elements that may be merged into one row."""
-        return self._means.row_elements
+        return self._backend.row_elements
 
     @property
     def parts(self) -> list[Part]:
@@ -211,7 +210,7 @@ class Recorder:
         """
         if (kind, layer) in self._at_once or not self._can_wait(tensor):
             return False
-        stored, elements, limit = stored_format(tensor.dtype), tensor.numel(), self._means.row_elements
+        stored, elements, limit = stored_format(tensor.dtype), tensor.numel(), self._backend.row_elements
         if stored is None or tensor.layout != torch.strided or not 0 < elements <= limit:
             return False
         batch = self._batches.get(tensor.device)
@@ -234,14 +233,14 @@ class Recorder:
         return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in _PLAIN or self.capturing() or tensor.is_inference():
+        if type(tensor) not in PLAIN or self.capturing() or tensor.is_inference():
             return False
-        return self._means.batched(tensor.device)
+        return self._backend.batched(tensor.device)
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
         if batch is None:
-            batch = self._batches[rows.device] = Batch(rows, self._means.batch_bytes(rows.device))
+            batch = self._batches[rows.device] = Batch(rows, self._backend.batch_bytes(rows.device))
         return batch
 
     def _part(

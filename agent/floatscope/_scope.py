@@ -17,13 +17,13 @@ from torch import nn
 from floatscope import wire
 from floatscope._activations import ActivationTap
 from floatscope._alert import Alert, no_reaction
+from floatscope._backend import Backend
 from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._log import logger
-from floatscope._means import Means
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
@@ -72,13 +72,13 @@ class Scope:
         config: Config,
         sink: Callable[[], Sink],
         on_alert: Callable[[Alert], object] = no_reaction,
-        means: Means | None = None,
+        backend: Backend | None = None,
     ) -> None:
         """``sink`` makes one. What goes wrong in here leaves nothing behind."""
         self.config = config
         self._table = LayerTable(model)
         self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
-        self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), means)
+        self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), backend)
         self._gradients = GradientTap(self._recorder, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
@@ -86,7 +86,9 @@ class Scope:
         self._updates = UpdateTap(self._recorder)
         self._gradients.changing = self._before_change
         self._gradients.changed = self._updates.after
-        self._activations = ActivationTap(self._recorder, model, lambda: self._gradients.keep_scale())
+        self._activations = ActivationTap(
+            self._recorder, model, lambda: self._gradients.keep_scale(), operands=config.operands
+        )
         compiled = compiled_code_tap(self._recorder, model, config)
         taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
@@ -370,7 +372,7 @@ def watch(
     config: Config | None = None,
     on_alert: Callable[[Alert], object] = no_reaction,
     _sink: Sink | None = None,
-    _means: Means | None = None,
+    _backend: Backend | None = None,
     **options: object,
 ) -> Scope:
     """Observe a training and report to a Floatscope server.
@@ -394,7 +396,7 @@ def watch(
             return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
         if not callable(on_alert):
             raise ValueError(f"on_alert: expected something to call with a floatscope.Alert, got {on_alert!r}")
-        return _attach(model, optimizer, scaler, chosen, on_alert, _sink, _means)
+        return _attach(model, optimizer, scaler, chosen, on_alert, _sink, _backend)
     except ValueError:
         raise
     except Exception as error:  # whatever the properties and methods of the user's modules raise
@@ -408,7 +410,7 @@ def _attach(
     chosen: Config,
     on_alert: Callable[[Alert], object],
     sink: Sink | None,
-    means: Means | None,
+    backend: Backend | None,
 ) -> Scope:
     optimizers = _checked(model, optimizer, scaler)
     _remove_retired()
@@ -429,7 +431,7 @@ def _attach(
             chosen,
             lambda: sink or sender_for(model, optimizers, scaler, chosen),
             on_alert,
-            means,
+            backend,
         )
     except NoThreadError as error:
         logger.warning("no thread could be started (%s): training goes on without telemetry", error)

@@ -22,7 +22,6 @@ __all__ = [
     "INFINITY_BITS",
     "Bracket",
     "Summary",
-    "bin_edges",
     "count_at_or_below",
     "magnitude_of_bits",
     "rescaled_histogram",
@@ -56,11 +55,6 @@ def _edges() -> Floats:
 
 
 _EDGES = _edges()
-
-
-def bin_edges() -> Floats:
-    """Read-only float64 [511]: the edges of the 510 bins that finite values can fall into."""
-    return _EDGES
 
 
 @dataclass(frozen=True, slots=True)

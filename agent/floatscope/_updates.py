@@ -15,6 +15,7 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations
 from floatscope._readable import local_part, why_not
 from floatscope._recorder import Recorder
+from floatscope._stats._bounds import has_memory
 
 __all__ = ["SAMPLE", "UpdateTap", "sample_of"]
 
@@ -26,7 +27,10 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A view of at most 4096 elements, the same ones for tensors of the same strides; None where memory has gaps."""
+    """A view of at most 4096 elements, the same ones for tensors of the same strides; None where memory has gaps or
+    is gone."""
+    if not has_memory(tensor):
+        return None
     dense = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
     if not dense.is_contiguous():
         return None

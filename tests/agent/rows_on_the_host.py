@@ -7,8 +7,8 @@ from typing import cast
 
 import torch
 
+from floatscope._backend import Backend
 from floatscope._device_rows import Route
-from floatscope._means import Means
 from floatscope._ring import Ring
 from floatscope._stats import Plan, Reference, Rows, Variant
 from floatscope._streams import Streams
@@ -60,14 +60,14 @@ def on_the_host(words: int) -> torch.Tensor:
     return torch.empty(words, dtype=torch.int64)
 
 
-def means(
+def like_a_card(
     *,
     variant: Callable[[torch.device], Variant] = lambda _: Reference(),
     ring: Ring | None = None,
     streams: OneStream | None = None,
     batch_bytes: int = 1 << 30,
     row_elements: int = 1 << 32,
-) -> Means:
+) -> Backend:
     """Batched, and through ``ring`` (one of 8 MB without)."""
 
     def route(device: torch.device) -> Route:
@@ -76,7 +76,7 @@ def means(
 
         return Route(make, cast("Streams", streams or OneStream()))
 
-    return Means(
+    return Backend(
         variant=variant,
         batched=lambda device: device.type == "cpu",
         route=route,

@@ -88,6 +88,25 @@ def test_every_kind_over_two_micro_batches(attach: Attach) -> None:
     assert {name: layer.module_type for name, layer in sink.layers().items()}["1"] == "LayerNorm"
 
 
+def test_without_operands_outputs_are_left(attach: Attach) -> None:
+    class Casting(nn.Linear):
+        def floatscope_operands(self) -> dict[str, Operand]:
+            cast = Operand(format="e4m3fn", scale=2.0, scaling="static")
+            return {"act_in": cast, "weight": cast, "act_grad": cast}
+
+    model = nn.Sequential(nn.Linear(3, 4), Casting(4, 2))
+    scope, sink = attach(model, activations_every=1, weights_every=1, operands=False)
+    model(torch.randn(5, 3, requires_grad=True)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    scope.step()
+    for name in ("0", "1"):
+        assert {kind for kind in ("act", "act_in", "act_grad", "weight", "grad") if sink.row(0, kind, name)} == {
+            "act",
+            "weight",
+            "grad",
+        }
+
+
 def test_execution_order_is_not_definition_order(attach: Attach) -> None:
     class Backwards(nn.Module):
         def __init__(self) -> None:

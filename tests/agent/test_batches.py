@@ -11,12 +11,12 @@ from torch import nn
 
 import floatscope
 from floatscope import Scope
+from floatscope._backend import Backend
 from floatscope._guard import Guard
-from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._stats import Reference
 from floatscope._summary import Summary
-from tests.agent.rows_on_the_host import Runs, means
+from tests.agent.rows_on_the_host import Runs, like_a_card
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -34,7 +34,9 @@ def test_one_run_for_a_forward_pass_one_for_its_backward_pass_and_one_for_the_gr
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     variant = Runs()
-    scope, sink = attach(model, optimizer, config=EVERY, weights_every=0, _means=means(variant=lambda _: variant))
+    scope, sink = attach(
+        model, optimizer, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant)
+    )
     for _ in range(3):
         optimizer.zero_grad()
         model(X).sum().backward()
@@ -51,7 +53,7 @@ def test_what_is_changed_before_it_was_read_is_left_out_once_and_then_read_at_on
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
     variant = Runs()
-    scope, sink = attach(model, config=EVERY, weights_every=0, _means=means(variant=lambda _: variant))
+    scope, sink = attach(model, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant))
     for _ in range(2):
         model(X).sum().backward()
         scope.step()
@@ -65,7 +67,7 @@ def test_what_is_changed_before_it_was_read_is_left_out_once_and_then_read_at_on
 @pytest.mark.parametrize("how", ["resized", "other memory"])
 def test_memory_that_was_taken_away_is_not_read(attach: Attach, how: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
-    scope, sink = attach(model, config=EVERY, _means=means())
+    scope, sink = attach(model, config=EVERY, _backend=like_a_card())
     with torch.no_grad():
         # The layer alone: the end of the model's forward pass would read it.
         out = model[0](X)
@@ -83,7 +85,7 @@ def test_waiting_is_bounded_in_bytes(attach: Attach) -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     variant = Runs()
     scope, _ = attach(
-        model, config=EVERY, weights_every=0, _means=means(variant=lambda _: variant, batch_bytes=3 * X.nbytes)
+        model, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant, batch_bytes=3 * X.nbytes)
     )
     with torch.no_grad():
         model(X)
@@ -94,7 +96,7 @@ def test_waiting_is_bounded_in_bytes(attach: Attach) -> None:
 def test_outputs_are_released_when_the_forward_pass_or_the_step_ends(attach: Attach) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     variant = Runs()
-    scope, _ = attach(model, config=EVERY, weights_every=0, _means=means(variant=lambda _: variant))
+    scope, _ = attach(model, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant))
     model(X)
     assert variant.runs == [4], "at the end of the model's forward pass"
     out = model[1](model[0](X))
@@ -108,7 +110,7 @@ def test_outputs_are_released_when_the_forward_pass_or_the_step_ends(attach: Att
 def test_inference_tensors_are_read_at_once(attach: Attach) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     variant = Runs()
-    scope, sink = attach(model, config=EVERY, weights_every=0, _means=means(variant=lambda _: variant))
+    scope, sink = attach(model, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant))
     with torch.inference_mode():
         out = model[0](X)
         out.fill_(7.0)
@@ -124,8 +126,8 @@ def test_a_row_never_takes_more_elements_than_its_bins_can_count(attach: Attach)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    chosen = means(row_elements=10)
-    scope, sink = attach(model, optimizer, config=EVERY, _means=chosen)
+    chosen = like_a_card(row_elements=10)
+    scope, sink = attach(model, optimizer, config=EVERY, _backend=chosen)
     for _ in range(2):
         optimizer.zero_grad()
         for _ in range(3):
@@ -166,8 +168,8 @@ def test_a_run_that_fails_costs_its_company_once_and_the_culprit_always(
     caplog.set_level(logging.CRITICAL, "floatscope")
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    chosen: Means = means(variant=lambda _: Refusing())
-    scope, sink = attach(model, optimizer, config=EVERY, _means=chosen)
+    chosen: Backend = like_a_card(variant=lambda _: Refusing())
+    scope, sink = attach(model, optimizer, config=EVERY, _backend=chosen)
     for _ in range(4):
         optimizer.zero_grad()
         model(X).sum().backward()

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from floatscope import Config, Operand, Scope, _captured
+from floatscope._backend import Backend
 from floatscope._captured import CapturedPart, CapturedRows
-from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._placement import WHOLE
 from floatscope._stats import variant_for
@@ -37,7 +37,7 @@ class Capture:
 
     def __init__(self) -> None:
         self.under_way = False
-        self.means = Means(capturing=lambda: self.under_way, captures=lambda device: True)
+        self.backend = Backend(capturing=lambda: self.under_way, captures=lambda device: True)
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
         self.under_way = True
@@ -59,7 +59,7 @@ def watched(
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     config = dataclasses.replace(Config(activations_every=2, histograms_every=2, weights_every=3), **options)  # type: ignore[arg-type]
-    return model, optimizer, *attach(model, optimizer, config=config, _means=capture.means)
+    return model, optimizer, *attach(model, optimizer, config=config, _backend=capture.backend)
 
 
 def test_a_captured_step_shows_what_an_eager_one_does(attach: Attach) -> None:
@@ -143,7 +143,7 @@ def test_scales_are_those_of_the_latest_replay(attach: Attach) -> None:
     capture = Capture()
     model = CastingLinear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=1, _means=capture.means)
+    scope, sink = attach(model, optimizer, activations_every=1, _backend=capture.backend)
     for scale in (2.0, 8.0):
         CastingLinear.scale.fill_(scale)
         capture.step(model, optimizer, torch.ones(5, 4))

@@ -15,11 +15,14 @@ import pytest
 import torch
 
 from floatscope._stats import Rows, RowValues
-from floatscope._stats import _cpu_library as compiled
 from floatscope._stats._cpu import Cpu, works
 from floatscope._stats._cpu_library import Compilation, Function
+from tests.needs import needs
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+@pytest.fixture
+def compiler() -> None:
+    needs(shutil.which("cc"), "a C compiler")
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def libraries(cache: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in cache.iterdir()}
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_it_is_compiled_once_for_a_user(cache: Path) -> None:
     assert brought_up(cache) is not None
     made = libraries(cache)
@@ -91,7 +94,7 @@ def test_it_is_compiled_once_for_a_user(cache: Path) -> None:
     assert libraries(cache) == made
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("damage", ["truncated", "other content", "writable by others", "a link"])
 def test_a_library_that_cannot_be_trusted_is_made_anew(cache: Path, tmp_path: Path, damage: str) -> None:
     assert brought_up(cache) is not None
@@ -116,7 +119,7 @@ def test_a_library_that_cannot_be_trusted_is_made_anew(cache: Path, tmp_path: Pa
     assert library.stat().st_mode & 0o777 == 0o600
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_a_directory_of_others_is_not_used(
     cache: Path, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +131,7 @@ def test_a_directory_of_others_is_not_used(
     assert "not a directory that only this user can write" in line
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("wrong", ["open to others", "a file", "no directory can be made"])
 def test_a_cache_that_does_not_serve(cache: Path, wrong: str, said: Callable[[], list[str]]) -> None:
     if wrong == "open to others":
@@ -165,7 +168,7 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(
     assert ends((tmp_path / "child").read_text().strip())
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_a_pass_with_other_results_is_refused(cache: Path, said: Callable[[], list[str]]) -> None:
     def wrong(*arguments: int) -> int:
         return 0
@@ -175,7 +178,7 @@ def test_a_pass_with_other_results_is_refused(cache: Path, said: Callable[[], li
     assert "gives other results" in said()[0]
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_torch_operations_serve_until_it_is_there(cache: Path, tmp_path: Path, script: Callable[[str], str]) -> None:
     go = tmp_path / "go"
     compiler = script(f'while [ ! -e {go} ]; do sleep 0.01; done; exec cc "$@"')
@@ -195,10 +198,10 @@ def test_torch_operations_serve_until_it_is_there(cache: Path, tmp_path: Path, s
 AT_THE_END = """
 import sys, time
 from pathlib import Path
-from floatscope._stats import _cpu_library
+from floatscope._stats import _cache, _cpu_library
 from floatscope._stats._cpu import Cpu, works
 
-compilation = _cpu_library.Compilation(_cpu_library.cache_directory, works, compilers=(sys.argv[1],))
+compilation = _cpu_library.Compilation(_cache.cache_directory, works, compilers=(sys.argv[1],))
 _cpu_library.Compilation = lambda *options: compilation
 Cpu()
 deadline = time.monotonic() + 30
@@ -219,11 +222,3 @@ def test_a_program_that_ends_ends_its_compiler(tmp_path: Path, script: Callable[
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert ends(child.read_text().strip())
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled.cache_directory() == tmp_path / "floatscope"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert compiled.cache_directory() == tmp_path / ".cache" / "floatscope"

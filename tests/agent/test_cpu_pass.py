@@ -19,6 +19,7 @@ from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
 from tests.agent.brute_force import Array, assert_same, expected
+from tests.needs import needs
 
 STRIDE = BLOCK * SAMPLE
 DTYPES = (
@@ -35,8 +36,7 @@ DTYPES = (
 
 @pytest.fixture(scope="module")
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Compilation:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
+    needs(shutil.which("cc"), "a C compiler")
     directory = tmp_path_factory.mktemp("cache") / "floatscope"
     result = Compilation(lambda: directory, works)
     result.start()
@@ -138,7 +138,7 @@ def test_every_dtype_equals_the_reference(variant: Cpu, dtype: torch.dtype) -> N
     assert got.words[:, exact].tolist() == want.words[:, exact].tolist()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     codes=st.lists(st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1 << 31, 1, 0x7F800000, 0x7FC00000]))),
     repeat=st.sampled_from([1, 3, 700]),
@@ -153,7 +153,7 @@ def test_any_bit_pattern(variant: Cpu, codes: list[int], repeat: int, offset: in
 
 
 @given(st.lists(st.floats(width=64), max_size=60))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_float64_counts_through_float32(variant: Cpu, values: list[float]) -> None:
     tensor = torch.tensor(values, dtype=torch.float64)
     assert_same(measured(variant, [tensor], (0,)).summary(0), sampled_summary(float32_values(tensor)))

@@ -22,6 +22,7 @@ from floatscope._blocks import block_figures
 from floatscope._fp8_modules import ROWS_NOT_OBSERVED, announced, casts_operands
 from floatscope._memory import MemorySink
 from floatscope._operands import scale_from_amax
+from tests.needs import needs
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -35,7 +36,7 @@ def torchao() -> Any:  # noqa: ANN401
             importlib.import_module("torchao.prototype.moe_training.mxfp8_linear")
             return importlib.import_module("torchao.float8")
         except ImportError:
-            pytest.skip("torchao is not installed")
+            needs(None, "torchao")
 
 
 def float8_linear(torchao: Any, **options: object) -> nn.Module:  # noqa: ANN401
@@ -163,7 +164,7 @@ class NVFP4BlockScaling:
 
 
 class TELinear(nn.Module):
-    """What is read of ``transformer_engine.pytorch.Linear``, named as in versions 2.1 to 2.9 and in the ROCm fork."""
+    """What is read of ``transformer_engine.pytorch.Linear``, named as in its public source and the fork's for ROCm."""
 
     def __init__(self, recipe: object) -> None:
         super().__init__()
@@ -254,6 +255,18 @@ def test_transformer_engine_when_nothing_is_cast() -> None:
 def test_scales_of_other_blocks_are_said_to_be_missing(attach: Attach) -> None:
     _, scope = one_step(attach, nn.Sequential(warm(TELinear(NVFP4BlockScaling()))), torch.randn(8, 32))
     assert scope.coverage["reasons"]["scales of blocks are not observed"] == ["0"]
+
+
+@pytest.mark.usefixtures("transformer_engine")
+@pytest.mark.parametrize("missing", ["fp8_meta", "primary_weights_in_fp8"])
+def test_a_version_with_other_names_costs_its_casts_alone(attach: Attach, missing: str) -> None:
+    module = warm(TELinear(DelayedScaling()))
+    delattr(module, missing)
+    record, scope = one_step(attach, nn.Sequential(module), torch.randn(8, 32))
+    reason = "casts are not observed: this version of its library is not known"
+    assert scope.coverage["reasons"][reason] == ["0"]
+    assert {layer.name for layer in record.layers} == {"0"}
+    assert not any(operand.role == "cast" for layer in record.layers for operand in layer.operands)
 
 
 def test_block_scales(attach: Attach, transformer_engine: str) -> None:

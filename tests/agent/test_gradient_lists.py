@@ -13,17 +13,17 @@ from torch.nn.utils import clip_grad_norm_
 
 import floatscope
 from floatscope import Scope
-from floatscope._means import Means
+from floatscope._backend import Backend
 from floatscope._memory import MemorySink
-from tests.agent.rows_on_the_host import Runs, means
+from tests.agent.rows_on_the_host import Runs, like_a_card
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
 
 @pytest.fixture(params=[False, True], ids=["on the host", "in batches"])
-def chosen(request: pytest.FixtureRequest) -> tuple[Means, Runs]:
+def chosen(request: pytest.FixtureRequest) -> tuple[Backend, Runs]:
     variant = Runs()
-    return (means(variant=lambda _: variant) if request.param else Means(variant=lambda _: variant)), variant
+    return (like_a_card(variant=lambda _: variant) if request.param else Backend(variant=lambda _: variant)), variant
 
 
 def make_model() -> nn.Sequential:
@@ -41,11 +41,11 @@ def norm_of(model: nn.Module) -> float:
     return math.sqrt(sum(floatscope.summarize(p.grad).sumsq for p in model.parameters() if p.grad is not None))
 
 
-def test_lists_are_measured_in_one_run_from_the_second_step_on(attach: Attach, chosen: tuple[Means, Runs]) -> None:
-    means_, variant = chosen
+def test_lists_are_measured_in_one_run_from_the_second_step_on(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
+    backend, variant = chosen
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=means_)
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=backend)
     norms = []
     for number in range(4):
         backward(model, 1.0 + number)
@@ -56,11 +56,11 @@ def test_lists_are_measured_in_one_run_from_the_second_step_on(attach: Attach, c
     assert sink.scalar("grad_norm") == pytest.approx(norms, rel=1e-12)
 
 
-def test_a_group_that_is_added_is_read(attach: Attach, chosen: tuple[Means, Runs]) -> None:
+def test_a_group_that_is_added_is_read(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     model = make_model()
     first, *rest = model
     optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, _backend=chosen[0])
     for number in range(5):
         if number == 2:
             optimizer.add_param_group({"params": [p for layer in rest for p in layer.parameters()]})
@@ -71,10 +71,10 @@ def test_a_group_that_is_added_is_read(attach: Attach, chosen: tuple[Means, Runs
     assert seen == [[0, 1, 2, 3, 4], [2, 3, 4]]
 
 
-def test_parameters_that_are_replaced_are_not_read_as_the_old_ones(attach: Attach, chosen: tuple[Means, Runs]) -> None:
+def test_replaced_parameters_are_not_read_as_the_old_ones(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=chosen[0])
     for number in range(4):
         if number == 2:
             model[0].weight = nn.Parameter(torch.full((8, 6), 0.5))
@@ -89,11 +89,11 @@ def test_parameters_that_are_replaced_are_not_read_as_the_old_ones(attach: Attac
     )
 
 
-def test_gradients_that_come_and_go(attach: Attach, chosen: tuple[Means, Runs]) -> None:
-    means_, variant = chosen
+def test_gradients_that_come_and_go(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
+    backend, variant = chosen
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=means_)
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=backend)
     absent: list[list[int]] = [[5], [], [], [0, 1], [2], [], [0, 1, 2, 3, 4]]
     norms, layers = [], []
     for number, without in enumerate(absent):
@@ -112,10 +112,10 @@ def test_gradients_that_come_and_go(attach: Attach, chosen: tuple[Means, Runs]) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_a_model_that_changes_its_dtype(attach: Attach, chosen: tuple[Means, Runs], dtype: torch.dtype) -> None:
+def test_a_model_that_changes_its_dtype(attach: Attach, chosen: tuple[Backend, Runs], dtype: torch.dtype) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=chosen[0])
     norms = []
     for number in range(5):
         if number == 2:
@@ -129,10 +129,10 @@ def test_a_model_that_changes_its_dtype(attach: Attach, chosen: tuple[Means, Run
     assert formats == {"grad": "fp32" if dtype == torch.float64 else "bf16"}
 
 
-def test_a_list_that_turns_sparse(attach: Attach, chosen: tuple[Means, Runs]) -> None:
+def test_a_list_that_turns_sparse(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     model = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=chosen[0])
     for number in range(5):
         setattr(model[0], "sparse", number in (2, 3))  # noqa: B010
         model.zero_grad()
@@ -143,13 +143,13 @@ def test_a_list_that_turns_sparse(attach: Attach, chosen: tuple[Means, Runs]) ->
     assert counts == [200, 200, 8, 8, 200]
 
 
-def test_clipping_and_two_optimizers_share_what_is_known(attach: Attach, chosen: tuple[Means, Runs]) -> None:
+def test_clipping_and_two_optimizers_share_what_is_known(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     """The weights of a layer in one optimizer, its bias in another one; everything clipped together or not."""
     model = make_model()
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizers = [torch.optim.SGD(weights, lr=0.1, momentum=0.9), torch.optim.AdamW(others)]
-    scope, sink = attach(model, optimizers, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    scope, sink = attach(model, optimizers, activations_every=0, weights_every=0, updates_every=0, _backend=chosen[0])
     norms = []
     for number in range(8):
         backward(model, 1.0 + number)
@@ -167,10 +167,10 @@ def test_clipping_and_two_optimizers_share_what_is_known(attach: Attach, chosen:
         assert counts == [56, 16, 27]
 
 
-def test_lists_keep_no_parameter_alive_that_its_optimizer_gave_up(attach: Attach, chosen: tuple[Means, Runs]) -> None:
+def test_lists_keep_no_parameter_alive_that_its_optimizer_gave_up(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, _ = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _means=chosen[0])
+    scope, _ = attach(model, optimizer, activations_every=0, weights_every=0, updates_every=0, _backend=chosen[0])
     for number in range(4):
         if number == 3:
             [known] = scope._gradients._lists._lists.values()
@@ -205,8 +205,8 @@ def test_an_optimizer_inside_the_backward_pass(attach: Attach, batched: bool) ->
         p.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
         for p in model.parameters()
     ]
-    chosen_means = means(variant=lambda _: variant) if batched else Means(variant=lambda _: variant)
-    scope, sink = attach(model, activations_every=0, weights_every=0, updates_every=0, _means=chosen_means)
+    backend = like_a_card(variant=lambda _: variant) if batched else Backend(variant=lambda _: variant)
+    scope, sink = attach(model, activations_every=0, weights_every=0, updates_every=0, _backend=backend)
     for number in range(3):
         wanted.append({})
         model(torch.full((2, 6), 1.0 + number)).square().sum().backward()

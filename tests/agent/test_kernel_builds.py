@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from floatscope._stats._compiled import SOURCE, Build
 from floatscope._stats._rtc import HIP, compile_source
-from tests.variants import needs
+from floatscope._stats._rtc_variant import SOURCE, Build
+from tests.needs import needs
 
 CPU = torch.device("cpu")
 

@@ -52,7 +52,7 @@ def test_a_variant_takes_over_and_its_plans_with_it(caplog: pytest.LogCaptureFix
     plan.run(rows, tensors, histogram=True)
     deferred.ready(Named, "now")
     assert (deferred.name, deferred.reason) == ("torch", "not yet")
-    rows.clear_(1, histogram=True)
+    rows = Rows(1, CPU)
     with caplog.at_level(logging.INFO, "floatscope"):
         plan.run(rows, tensors, histogram=True)
     assert (deferred.name, deferred.reason, deferred.samples_histogram) == ("other", "now", False)

@@ -12,11 +12,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import floatscope
 from floatscope import Scope
+from floatscope._backend import Backend
 from floatscope._guard import Guard
-from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._stats import Reference
-from tests.agent.rows_on_the_host import means
+from tests.agent.rows_on_the_host import like_a_card
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -95,10 +95,10 @@ class Wrapped(torch.Tensor):
         return func(*(arg.held if isinstance(arg, Wrapped) else arg for arg in args), **(kwargs or {}))
 
 
-@pytest.mark.parametrize("chosen", [None, means()], ids=["on the host", "in batches"])
-def test_a_tensor_whose_elements_are_elsewhere_is_not_read_at_its_address(attach: Attach, chosen: Means | None) -> None:
+@pytest.mark.parametrize("chosen", [None, like_a_card()], ids=["on the host", "in batches"])
+def test_a_tensor_whose_elements_are_elsewhere_is_not_read_there(attach: Attach, chosen: Backend | None) -> None:
     model = Model(lambda y: Wrapped(y.detach()))
-    scope, sink = attach(model, config=EVERY, _means=chosen)
+    scope, sink = attach(model, config=EVERY, _backend=chosen)
     model(torch.ones(2, 4)).sum().backward()
     scope.step()
     assert sink.row(0, "act", "plain") is not None
@@ -145,7 +145,7 @@ def test_an_error_at_one_tensor_costs_no_other(attach: Attach) -> None:
     Guard.reraise = False
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, config=EVERY, _means=Means(variant=lambda _: Picky()))
+    scope, sink = attach(model, optimizer, config=EVERY, _backend=Backend(variant=lambda _: Picky()))
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     scope.step()

@@ -129,6 +129,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
             "scaler: expected torch.amp.GradScaler",
         ),
         (lambda: floatscope.watch(make_model(), gradient_every=3), "unknown option gradient_every; known options are"),
+        (lambda: floatscope.watch(make_model(), operands=1), "operands: expected True or False, got 1"),
         (lambda: floatscope.watch(make_model(), gradients_every=-1), "gradients_every: expected an integer of at le"),
         (lambda: floatscope.watch(make_model(), weights_every=1.5), "weights_every: expected an integer of at least 0"),
         (lambda: floatscope.watch(make_model(), queue_bytes=0), "queue_bytes: expected an integer of at least 1"),

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import floatscope
-from floatscope._stats import STATISTICS, measure, merge_, row_summary
 from floatscope._stats import _reference as _stats
+from floatscope._stats._reference import STATISTICS, measure, merge_, row_summary
 from tests.agent.brute_force import Array, assert_same, expected
 
 DTYPES = {

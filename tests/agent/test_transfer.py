@@ -16,16 +16,16 @@ from torch import nn
 
 import floatscope
 from floatscope import Scope
+from floatscope._backend import Backend, ring_bytes
 from floatscope._device_rows import DeviceRows, Route
 from floatscope._guard import Guard
-from floatscope._means import Means, ring_bytes
 from floatscope._memory import MemorySink
 from floatscope._record import LostRecord, RecordLostError
 from floatscope._recorder import Recorder
 from floatscope._ring import Extent, Ring
 from floatscope._stats import Reference
 from floatscope._streams import Streams
-from tests.agent.rows_on_the_host import OneStream, Runs, means, on_the_host
+from tests.agent.rows_on_the_host import OneStream, Runs, like_a_card, on_the_host
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -84,10 +84,10 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, scope: Scope) -> No
 
 def test_a_step_is_the_same_through_a_ring_as_without(attach: Attach) -> None:
     records = []
-    for chosen in (Means(variant=lambda _: Reference()), means()):
+    for chosen in (Backend(variant=lambda _: Reference()), like_a_card()):
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scope, sink = attach(model, optimizer, config=EVERY, _means=chosen)
+        scope, sink = attach(model, optimizer, config=EVERY, _backend=chosen)
         for _ in range(3):
             step(model, optimizer, scope)
         records.append(sink.records())
@@ -107,7 +107,7 @@ def test_a_step_is_the_same_through_a_ring_as_without(attach: Attach) -> None:
 def test_a_record_is_ready_when_its_copy_has_arrived(attach: Attach) -> None:
     model, streams = make_model(), OneStream(at_once=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, _means=means(streams=streams))
+    scope, sink = attach(model, optimizer, _backend=like_a_card(streams=streams))
     step(model, optimizer, scope)
     [pending] = sink.pending
     assert not pending.ready()
@@ -121,7 +121,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # Ten rows with histograms take 21 KB, the scalars of a step 512 bytes.
     ring = Ring(24 << 10, reserve=1 << 10, allocate=on_the_host)
-    scope, sink = attach(model, optimizer, _means=means(ring=ring), config=EVERY, updates_every=0)
+    scope, sink = attach(model, optimizer, _backend=like_a_card(ring=ring), config=EVERY, updates_every=0)
     for _ in range(8):
         step(model, optimizer, scope)
     full = sink.pending[0].resolve()
@@ -156,7 +156,7 @@ def test_a_device_that_is_lost_costs_its_steps_and_not_the_training(
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     streams: list[OneStream] = [Lost(), OneStream()]
-    scope, sink = attach(model, optimizer, _means=means(streams=streams[0]))
+    scope, sink = attach(model, optimizer, _backend=like_a_card(streams=streams[0]))
     for _ in range(2):
         step(model, optimizer, scope)
     assert [type(pending) for pending in sink.pending] == [LostRecord] * 2
@@ -200,7 +200,7 @@ def test_a_ring_grows_with_the_rows() -> None:
 
 def test_closing_lets_go_of_rows_and_of_what_waits(attach: Attach) -> None:
     model = make_model()
-    scope, sink = attach(model, config=EVERY, _means=means())
+    scope, sink = attach(model, config=EVERY, _backend=like_a_card())
     out = model.get_submodule("0")(torch.ones(3, 4))
     waiting = weakref.ref(out.untyped_storage())
     rows = weakref.ref(scope._recorder.rows_on(torch.device("cpu")))
@@ -218,7 +218,7 @@ def test_two_models_that_share_a_layer_are_both_read() -> None:
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     sinks = [MemorySink(), MemorySink()]
     scopes = [
-        floatscope.watch(model, optimizer, config=EVERY, _means=means(), _sink=sink)
+        floatscope.watch(model, optimizer, config=EVERY, _backend=like_a_card(), _sink=sink)
         for model, optimizer, sink in zip(models, optimizers, sinks, strict=True)
     ]
     for model, optimizer, scope in zip(models, optimizers, scopes, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from floatscope._stats._triton import OPTIONS, constants
-from tests.variants import needs
+from tests.needs import needs
 
 TARGETS = [("cuda", 90, 32), ("hip", "gfx942", 64), ("hip", "gfx90a", 64), ("hip", "gfx1100", 32)]
 

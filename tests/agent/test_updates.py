@@ -11,10 +11,10 @@ from torch import nn
 
 import floatscope
 from floatscope import Scope
-from floatscope._means import Means
+from floatscope._backend import Backend
 from floatscope._memory import MemorySink
 from floatscope._updates import SAMPLE, sample_of
-from tests.agent.rows_on_the_host import means
+from tests.agent.rows_on_the_host import like_a_card
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -43,15 +43,15 @@ def test_no_sample_where_memory_has_gaps() -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["on the host", "in batches"])
-def chosen(request: pytest.FixtureRequest) -> Means | None:
-    return means() if request.param else None
+def chosen(request: pytest.FixtureRequest) -> Backend | None:
+    return like_a_card() if request.param else None
 
 
-def test_updates_are_what_the_optimizer_did(attach: Attach, chosen: Means | None) -> None:
+def test_updates_are_what_the_optimizer_did(attach: Attach, chosen: Backend | None) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scope, sink = attach(model, optimizer, updates_every=2, histograms_every=1, _means=chosen)
+    scope, sink = attach(model, optimizer, updates_every=2, histograms_every=1, _backend=chosen)
     want = []
     for number in range(4):
         optimizer.zero_grad()
@@ -72,11 +72,11 @@ def test_updates_are_what_the_optimizer_did(attach: Attach, chosen: Means | None
     assert "update" not in {operand.kind for operand in sink.layers()["0"].operands}, "it is not stored anywhere"
 
 
-def test_what_a_narrow_format_swallows_is_a_share_of_what_had_a_gradient(attach: Attach, chosen: Means | None) -> None:
+def test_what_a_format_swallows_is_a_share_of_what_had_a_gradient(attach: Attach, chosen: Backend | None) -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False)).bfloat16()
     weight = next(model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
-    scope, sink = attach(model, optimizer, updates_every=1, _means=chosen)
+    scope, sink = attach(model, optimizer, updates_every=1, _backend=chosen)
     # Next to 1 bf16 has steps of 2^-7: half of one is needed to get anywhere.
     with torch.no_grad():
         weight.fill_(1.0)
@@ -93,11 +93,11 @@ def test_what_a_narrow_format_swallows_is_a_share_of_what_had_a_gradient(attach:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_skipped_step_has_swallowed_nothing(attach: Attach, chosen: Means | None, fused: bool) -> None:
+def test_a_skipped_step_has_swallowed_nothing(attach: Attach, chosen: Backend | None, fused: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    scope, sink = attach(model, optimizer, scaler=scaler, updates_every=1, _means=chosen)
+    scope, sink = attach(model, optimizer, scaler=scaler, updates_every=1, _backend=chosen)
     for factor in (1.0, 1e39, 1.0):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(2, 4)).sum() * factor).backward()
@@ -142,10 +142,10 @@ def test_a_closure_is_compared_from_beginning_to_end(attach: Attach) -> None:
     assert row["absmax"] == want.absmax
 
 
-def test_sparse_gradients_and_large_parameters(attach: Attach, chosen: Means | None) -> None:
+def test_sparse_gradients_and_large_parameters(attach: Attach, chosen: Backend | None) -> None:
     model = nn.Sequential(nn.Embedding(3000, 4, sparse=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    scope, sink = attach(model, optimizer, updates_every=1, _means=chosen)
+    scope, sink = attach(model, optimizer, updates_every=1, _backend=chosen)
     model(torch.arange(3000)).sum().backward()
     optimizer.step()
     scope.step()

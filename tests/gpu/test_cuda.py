@@ -15,7 +15,7 @@ import floatscope
 from floatscope import Config
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
-from floatscope._stats import measure
+from floatscope._stats._reference import measure
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 

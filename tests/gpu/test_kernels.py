@@ -90,7 +90,8 @@ def test_a_captured_graph_measures_what_is_there_at_each_replay(variant: Variant
     plan = variant.plan(range(3))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        rows.clear_(3, histogram=True)
+        rows.words.zero_()
+        rows.hist.zero_()
         if planned:
             plan.run(rows, tensors, histogram=True)
         else:
@@ -158,11 +159,11 @@ def test_a_thread_that_has_not_used_the_device(variant: Variant) -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_device_that_is_not_the_current_one() -> None:
-    from floatscope._stats._compiled import Build, Compiled
     from floatscope._stats._rtc import CUDA, HIP
+    from floatscope._stats._rtc_variant import Build, RtcVariant
 
     device = torch.device("cuda", 1)
-    variant = Compiled(Build.of(HIP if torch.version.hip is not None else CUDA, device))
+    variant = RtcVariant(Build.of(HIP if torch.version.hip is not None else CUDA, device))
     tensor, rows = torch.randn(5000, device=device), Rows(1, device)
     variant.measure(tensor, rows.words[0], rows.hist[0])
     assert_rows(rows, expected([tensor], [0], 1))

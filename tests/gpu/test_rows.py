@@ -11,9 +11,9 @@ from torch import nn
 
 import floatscope
 from floatscope import Config, Operand
+from floatscope._backend import Backend
 from floatscope._device_rows import Route
 from floatscope._guard import Guard
-from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._recorder import Recorder
 from floatscope._ring import Ring
@@ -236,7 +236,7 @@ def test_a_full_ring_never_makes_a_step_wait() -> None:
     model, sink = make_model().cuda(), MemorySink()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = X.cuda()
-    with floatscope.watch(model, optimizer, config=EVERYTHING, _sink=sink, _means=Means(route=small)) as scope:
+    with floatscope.watch(model, optimizer, config=EVERYTHING, _sink=sink, _backend=Backend(route=small)) as scope:
         for _ in range(12):
             torch.cuda.set_sync_debug_mode("error")
             optimizer.zero_grad()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import queue
 import secrets
-import struct
 import subprocess
 import sys
 import threading
@@ -20,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -33,6 +29,7 @@ from floatscope_server.services import Services
 from floatscope_server.serving import Server
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from tests.server.bodies import Unpack, layer, scalars, summaries, unpack
 
 DEADLINE_S = 30.0
 
@@ -262,64 +259,6 @@ def agent(server: Running) -> Iterator[MakeAgent]:
         one.close()
 
 
-def layer(index: int, name: str, *operands: tuple[str, str], order: int | None = None) -> wire.Layer:
-    """A layer with (kind, format) operands."""
-    return wire.Layer(
-        index=index,
-        name=name,
-        module_type="Linear",
-        parameters=16,
-        order=index if order is None else order,
-        operands=tuple(wire.Operand(kind=kind, format=name_) for kind, name_ in operands),
-    )
-
-
-def summaries(
-    kind: str,
-    first_step: int,
-    absmax: npt.ArrayLike,
-    *,
-    layers: Sequence[int] | None = None,
-    **fields: Any,  # noqa: ANN401
-) -> wire.Summaries:
-    """Summaries of [steps, layers] ``absmax``; other fields default to something consistent."""
-    top = np.atleast_2d(np.asarray(absmax, np.float32))
-    rows = list(range(top.shape[1])) if layers is None else layers
-    values: dict[str, Any] = {
-        "count": 100,
-        "zeros": 0,
-        "nans": 0,
-        "infs": 0,
-        "absmax": top,
-        "absmin": top / 8,
-        "sum": 0.0,
-        "sumsq": 25.0 * top.astype(np.float64) ** 2,
-        "scale": 1.0,
-        **fields,
-    }
-    dtypes = {"count": "<i8", "zeros": "<i8", "nans": "<i8", "infs": "<i8", "sum": "<f8", "sumsq": "<f8"}
-    return wire.Summaries(
-        kind=kind,
-        first_step=first_step,
-        steps=top.shape[0],
-        layers=np.array(rows, "<u4").tobytes(),
-        fields=tuple(
-            wire.Field(
-                name=name,
-                dtype=dtypes.get(name, "<f4"),
-                data=np.broadcast_to(np.asarray(value, dtypes.get(name, "<f4")), top.shape).tobytes(),
-            )
-            for name, value in values.items()
-        ),
-    )
-
-
-def scalars(name: str, first_step: int, values: Sequence[float]) -> wire.Scalars:
-    """A series of consecutive steps."""
-    steps = np.arange(first_step, first_step + len(values), dtype="<i8")
-    return wire.Scalars(name=name, steps=steps.tobytes(), values=np.array(values, "<f8").tobytes())
-
-
 class Make:
     """Builders of wire parts."""
 
@@ -331,25 +270,6 @@ class Make:
 @pytest.fixture
 def make() -> Make:
     return Make()
-
-
-Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """An FSB1 block, read as its description says."""
-    assert data[:4] == b"FSB1"
-    (length,) = struct.unpack_from("<I", data, 4)
-    header = json.loads(data[8 : 8 + length])
-    start = 8 + length
-    assert start % 8 == 0
-    arrays = {}
-    for entry in header["arrays"]:
-        assert entry["offset"] % 8 == 0
-        count = math.prod(entry["shape"])
-        array = np.frombuffer(data, entry["dtype"], count, start + entry["offset"])
-        arrays[entry["name"]] = array.reshape(entry["shape"])
-    return header["meta"], arrays
 
 
 @pytest.fixture(name="unpack")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.server.conftest import Make, MakeAgent, Running, Start, Unpack
+    from tests.server.bodies import Unpack
+    from tests.server.conftest import Make, MakeAgent, Running, Start
 
 
 class Page:

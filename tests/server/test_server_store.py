@@ -16,11 +16,12 @@ from sqlalchemy import text
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, Gap, LayerRow, Run, StepEvent, WalFrame, Writer
+from floatscope_server.models import Attempt, Gap, LayerRow, StepEvent, WalFrame, Writer
 from floatscope_server.observation import Observation
 from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.store import Store
+from tests.server.bodies import run_of
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clock, Make, MakePen, OpenStore
@@ -34,11 +35,6 @@ def _gaps(store: Store) -> dict[str, int]:
 def _observed(store: Store) -> None:
     """Until the observers have had all that was acknowledged: the writer thread takes this up after them."""
     store.write(lambda _: None)
-
-
-def _run(store: Store, name: str = "run") -> Run:
-    with store.read() as session:
-        return session.exec(select(Run).where(Run.name == name)).one()
 
 
 def _frames(store: Store) -> int:
@@ -109,7 +105,7 @@ def test_a_restarted_rank_opens_the_next_attempt_and_others_join_it(store: Store
     assert sorted(attempts.values()) == [1, 1, 2, 2]
     assert attempts[again.writer] == attempts[other.writer] == 2
     assert [(row.n, row.end_reason) for row in rows] == [(1, "superseded"), (2, None)]
-    assert _run(store).attempt == 2
+    assert run_of(store).attempt == 2
 
 
 def test_steps_that_go_back_stay_apart_and_late_blocks_still_land(store: Store, pen: MakePen, make: Make) -> None:
@@ -117,13 +113,13 @@ def test_steps_that_go_back_stay_apart_and_late_blocks_still_land(store: Store, 
     old.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0] * 10),)))
     new = pen(store)
     new.deliver(wire.Body(scalars=(make.scalars("loss", 5, [2.0] * 2),)))
-    assert _run(store).steps == 7
+    assert run_of(store).steps == 7
     late = old.deliver(wire.Body(scalars=(make.scalars("loss", 10, [1.0]),)))
     assert isinstance(late, wire.Ack)
     with store.read() as session:
         spans = [(a.n, a.first_step, a.last_step) for a in session.exec(select(Attempt).order_by(col(Attempt.n)))]
     assert spans == [(1, 0, 10), (2, 5, 6)]
-    assert _run(store).steps == 7
+    assert run_of(store).steps == 7
 
 
 def test_what_cannot_be_used_is_left_out_alone(store: Store, pen: MakePen, make: Make) -> None:
@@ -184,7 +180,7 @@ def test_numbers_that_json_lacks_are_kept_bit_for_bit(store: Store, pen: MakePen
     series = make.scalars("loss", 0, values)
     one = pen(store)
     one.deliver(wire.Body(scalars=(series,)))
-    run = _run(store)
+    run = run_of(store)
     assert run.id is not None
     (seen,) = store.replay(run.id, 1, last_steps=100)
     assert seen.body.scalars == (series,)
@@ -244,7 +240,7 @@ def test_names_that_cannot_stand_in_an_address_are_refused(store: Store, pen: Ma
 @pytest.mark.parametrize("name", ["llama lora", "Qwen3-8B.v2", "微调", "a'b\"c<script>", "x" * 128])
 def test_other_names_are_taken_as_they_are(store: Store, pen: MakePen, name: str) -> None:
     pen(store, run=name)
-    assert _run(store, name).name == name
+    assert run_of(store, name).name == name
 
 
 def test_a_writer_never_changes_its_run(store: Store, pen: MakePen) -> None:
@@ -415,70 +411,6 @@ def test_replay_gives_what_was_observed(store: Store, pen: MakePen, make: Make) 
         assert dict(stored.layers) == dict(observed.layers)
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(0, "live"), (59, "live"), (61, "lost")])
-def test_silence_is_lost_until_it_ends(
-    store: Store, pen: MakePen, make: Make, clock: Clock, seconds: float, state: str
-) -> None:
-    one = pen(store)
-    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
-    changed: list[str] = []
-    store.run_observers.append(changed.append)
-    clock.now += seconds
-    store.tick()
-    assert _run(store).state == state
-    if state == "lost":
-        assert _run(store).finished_at is not None
-        one.deliver(wire.Body(scalars=(make.scalars("loss", 1, [1.0]),)))
-        assert _run(store).state == "live"
-        assert _run(store).finished_at is None
-
-
-def test_beats_without_steps_are_stalled_not_lost(store: Store, pen: MakePen, clock: Clock) -> None:
-    one = pen(store)
-    for _ in range(40):
-        clock.now += 10
-        one.ask(wire.Beat())
-    assert _run(store).state == "stalled"
-
-
-def test_slow_steps_are_not_a_stall(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
-    one = pen(store)
-    for step in range(5):
-        clock.now += 50
-        one.deliver(wire.Body(scalars=(make.scalars("loss", step, [1.0]),)))
-    clock.now += 200
-    one.ask(wire.Beat())
-    store.tick()
-    assert _run(store).state == "live"
-
-
-@pytest.mark.parametrize(
-    ("reasons", "state"), [(["finished", "finished"], "finished"), (["finished", "failed"], "failed")]
-)
-def test_goodbyes_end_a_run(store: Store, pen: MakePen, reasons: list[str], state: str) -> None:
-    pens = [pen(store, rank=rank, world=2) for rank in (0, 1)]
-    pens[0].ask(wire.Bye(seq=0, reason=reasons[0]))
-    assert _run(store).state == "live"
-    pens[1].ask(wire.Bye(seq=0, reason=reasons[1]))
-    assert _run(store).state == state
-    with store.read() as session:
-        (attempt,) = session.exec(select(Attempt)).all()
-    assert attempt.ended_at is not None
-    assert attempt.end_reason == ", ".join(sorted(set(reasons)))
-
-
-def test_silence_while_the_server_was_down_is_not_held_against_the_agents(
-    open_store: OpenStore, pen: MakePen, clock: Clock
-) -> None:
-    store = open_store()
-    pen(store)
-    store.stop()
-    clock.now += 3600
-    again = open_store()
-    again.tick()
-    assert _run(again).state == "live"
-
-
 def test_of_a_step_that_comes_twice_the_later_stands_whatever_the_clock_says(
     store: Store, pen: MakePen, make: Make, clock: Clock
 ) -> None:
@@ -486,7 +418,7 @@ def test_of_a_step_that_comes_twice_the_later_stands_whatever_the_clock_says(
     one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
     clock.now -= 3600
     one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [2.0]),)))
-    run = _run(store)
+    run = run_of(store)
     with store.read() as session:
         (series,) = scalar_series(session, run, names=None, first=None, last=None, points=10)
         assert scalar_figures(session, run.id or 0)["loss"]["last"] == 2.0
@@ -504,7 +436,7 @@ def test_what_the_agent_lost_and_what_the_server_left_out_are_counted_apart(
     one.ask(wire.Gap(seq=one.seq, first=0, last=6, count=7, reason="queue_full"))
     with store.read() as session:
         writer = session.exec(select(Writer)).one()
-        shown = show(session, _run(store))
+        shown = show(session, run_of(store))
     assert (writer.dropped, writer.declared, writer.left_out) == (7, 7, 1)
     unknown = dict.fromkeys(("share", "mean", "budget", "limit", "every"))
     assert shown["overhead"] == {**unknown, "seconds": 0.0, "dropped": 7, "left_out": 1}
@@ -517,22 +449,3 @@ def test_numbers_that_json_lacks_are_taken_in_events_too(store: Store, pen: Make
     with store.read() as session:
         detail = session.exec(select(StepEvent.detail)).one()
     assert detail == {"from": "Infinity", "to": "NaN"}
-
-
-def test_a_failed_commit_makes_no_stalled_run_live(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
-    one = pen(store)
-    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
-    for _ in range(10):
-        clock.now += 10
-        one.ask(wire.Beat())
-    assert _run(store).state == "stalled"
-    store.write(
-        lambda session: session.execute(
-            text("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
-        )
-    )
-    one.ask(wire.Beat())
-    assert store.counters.failed_commits == 1
-    store.write(lambda session: session.execute(text("DROP TRIGGER broken")))
-    one.ask(wire.Beat())
-    assert _run(store).state == "stalled"

@@ -81,6 +81,13 @@ RECORDERS = {
         compiled=True,
         seconds=25.0,
     ),
+    "floatscope-outputs": RecorderSpec(
+        about="floatscope.watch, gradients and outputs, with histograms, every step",
+        package="floatscope",
+        reads=("gradients", "outputs"),
+        compiled=True,
+        seconds=25.0,
+    ),
     "floatscope-all": RecorderSpec(
         about="floatscope.watch, gradients, outputs and operands of linear layers, with histograms, every step",
         package="floatscope",

@@ -72,6 +72,12 @@ def gradients(every: int) -> Recorder:
     return Ours(every, {"gradients_every": every, "histograms_every": every, **others})
 
 
+def outputs(every: int) -> Recorder:
+    """Gradients and outputs with histograms."""
+    intervals = dict.fromkeys(("gradients_every", "histograms_every", "activations_every"), every)
+    return Ours(every, {**intervals, "operands": False, "weights_every": 0, "updates_every": 0, "overhead_budget": 0})
+
+
 def everything(every: int) -> Recorder:
     """Gradients, outputs and operands with histograms."""
     intervals = dict.fromkeys(("gradients_every", "histograms_every", "activations_every"), every)
@@ -193,6 +199,7 @@ def _of_one(x: torch.Tensor) -> torch.Tensor:
 OURS: dict[str, Callable[[int], Recorder]] = {
     "nobody": Recorder,
     "floatscope-gradients": gradients,
+    "floatscope-outputs": outputs,
     "floatscope-all": everything,
     "floatscope-default": default,
     "floatscope-idle": idle,

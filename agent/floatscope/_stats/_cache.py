@@ -1,4 +1,4 @@
-"""What need not be computed again by this user on this machine: files of a private directory."""
+"""What need not be computed again by this user on this machine: files of a directory that only they can write."""
 
 from __future__ import annotations
 
@@ -10,72 +10,81 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["cached", "is_cached"]
+__all__ = ["cache_directory", "cached", "find", "is_cached", "keep", "private"]
 
-_DIGEST = hashlib.sha256().digest_size
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/floatscope`` or ``~/.cache/floatscope``; ``RuntimeError`` for a user without a home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatscope"
+
+
+def private(directory: Path) -> Path:
+    """``directory``, made if need be. ``OSError`` unless this user alone can write it: code from it is run."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(directory.lstat(), stat.S_ISDIR):
+        raise PermissionError(f"{directory} is not a directory that only this user can write")
+    return directory
+
+
+def find(directory: Path, kind: str, key: Sequence[str]) -> Path | None:
+    """The file kept for ``key`` in a private directory, if it is whole."""
+    # The name tells the content: the disk may have been full, and half a library, once mapped, ends the process.
+    for path in directory.glob(f"{_stem(kind, key)}-*"):
+        if _is_ours(path.lstat(), stat.S_ISREG) and _digest(path.read_bytes()) == path.name.rpartition("-")[2]:
+            return path
+    return None
+
+
+def keep(directory: Path, kind: str, key: Sequence[str], content: bytes) -> Path:
+    """Keep ``content`` for ``key``, whole or not at all. ``OSError`` where the disk does not take it."""
+    path = directory / f"{_stem(kind, key)}-{_digest(content)}"
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
 
 
 def cached(kind: str, key: Sequence[str], make: Callable[[], bytes | None]) -> bytes:
     """The bytes kept for ``key``, and what ``make`` gives (then kept) where there are none. Empty for None.
 
-    Kept in ``$XDG_CACHE_HOME/floatscope`` or ``~/.cache/floatscope``, which only this user may read or write: code from
-    it runs on the device. A directory or file of somebody else's is not trusted; where no file can be kept, ``make``
-    is called each time.
+    Where nothing can be kept, ``make`` is called each time.
     """
-    path = _path(kind, key)
-    kept = None if path is None else _read(path)
-    if kept is not None:
-        return kept
+    directory = _own_directory()
+    found = None if directory is None else find(directory, kind, key)
+    if found is not None:
+        return found.read_bytes()
     made = make()
-    if made is not None and path is not None:
+    if made is not None and directory is not None:
         with contextlib.suppress(OSError):
-            _write(path, made)
+            keep(directory, kind, key, made)
     return made or b""
 
 
 def is_cached(kind: str, key: Sequence[str]) -> bool:
     """Whether something is kept for ``key``."""
-    path = _path(kind, key)
-    return path is not None and _read(path) is not None
+    directory = _own_directory()
+    return directory is not None and find(directory, kind, key) is not None
 
 
-def _path(kind: str, key: Sequence[str]) -> Path | None:
-    directory = _directory()
-    name = f"{kind}-{hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:40]}"
-    return None if directory is None else directory / name
-
-
-def _directory() -> Path | None:
+def _own_directory() -> Path | None:
     try:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatscope"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.lstat()
-    except (OSError, RuntimeError):  # no home directory
+        return private(cache_directory())
+    except (OSError, RuntimeError):
         return None
-    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-    return path if private else None
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(handle, "rb") as file:
-        if os.fstat(handle).st_uid != os.geteuid():
-            return None
-        content = file.read()
-    digest, data = content[:_DIGEST], content[_DIGEST:]
-    # Written whole or not at all, but the disk may have been full or the machine may have gone down.
-    return data if hashlib.sha256(data).digest() == digest else None
+def _stem(kind: str, key: Sequence[str]) -> str:
+    return f"{kind}-{_digest(repr(tuple(key)).encode())}"
 
 
-def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _is_ours(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
+    return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

@@ -13,12 +13,12 @@ import torch
 from floatscope._log import logger
 from floatscope._stats import _triton
 from floatscope._stats._cache import cached
-from floatscope._stats._compiled import Build, Compiled
 from floatscope._stats._cpu import Cpu
 from floatscope._stats._deferred import Deferred
 from floatscope._stats._golden import difference
 from floatscope._stats._rows import Variant
 from floatscope._stats._rtc import CUDA, HIP
+from floatscope._stats._rtc_variant import Build, RtcVariant
 from floatscope._stats._selfcheck import verdict_of_child
 from floatscope._stats._triton import TritonVariant
 
@@ -86,7 +86,7 @@ def _choose(device: torch.device) -> Deferred:
 
 
 def _checked(choice: Deferred, build: Build, device: torch.device) -> None:
-    variant = Compiled(build)
+    variant = RtcVariant(build)
     found = difference(variant, device)
     if found is not None:
         raise RuntimeError(f"wrong results: {found}")
@@ -97,7 +97,7 @@ def _checked(choice: Deferred, build: Build, device: torch.device) -> None:
 def _prepare(choice: Deferred, names: list[str], device: torch.device) -> None:
     """Make the first of ``names`` that works ready. No call of the device's: somebody may be capturing a graph."""
     for name in names:
-        prepare = _prepare_triton if name == "triton" else _prepare_compiled
+        prepare = _prepare_triton if name == "triton" else _prepare_rtc
         if _attempt(choice, [name], lambda prepare=prepare, name=name: prepare(choice, name, device)):  # type: ignore[misc]
             return
 
@@ -112,10 +112,11 @@ def _attempt(choice: Deferred, names: list[str], work: Callable[[], None]) -> bo
     return True
 
 
-def _prepare_compiled(choice: Deferred, name: str, device: torch.device) -> None:
+def _prepare_rtc(choice: Deferred, name: str, device: torch.device) -> None:
     build = Build.of(HIP if name == "hiprtc" else CUDA, device)
     build.code()
-    choice.ready(lambda: Compiled(build), "compiled in this run; it is checked against the reference at the next start")
+    reason = "compiled in this run; it is checked against the reference at the next start"
+    choice.ready(lambda: RtcVariant(build), reason)
 
 
 def _prepare_triton(choice: Deferred, name: str, device: torch.device) -> None:

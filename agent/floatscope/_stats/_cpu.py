@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._cpu_library import Function, for_this_process
+from floatscope._stats._float8 import FLOAT8, float8_tables
 from floatscope._stats._reference import as_float32, histogram_of_ranks, measure, pieces
 from floatscope._stats._rows import WORDS, Rows, WordAt
 from floatscope._summary import INFINITY_BITS, Floats
@@ -31,9 +33,8 @@ _PIECE = 1 << 18
 _MAGNITUDE = 0x7FFFFFFF
 _ZERO = (1 << 31) - 1
 
-_CODES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 _DTYPES = {
-    dtype: number for number, dtype in enumerate((torch.float32, torch.bfloat16, torch.float16, torch.float64, *_CODES))
+    dtype: number for number, dtype in enumerate((torch.float32, torch.bfloat16, torch.float16, torch.float64, *FLOAT8))
 }
 """As cpu.c numbers them."""
 
@@ -72,7 +73,12 @@ class Cpu:
     def merge(
         self, tensors: Sequence[torch.Tensor], at: Sequence[int], words: torch.Tensor, hist: torch.Tensor | None
     ) -> None:
-        """Merge ``tensors[i]`` into row ``at[i]`` of contiguous ``words`` int64 [n, 10] and ``hist`` int32 [n, 512]."""
+        """Merge ``tensors[i]`` into row ``at[i]`` of contiguous ``words`` int64 [n, 10] and ``hist`` int32 [n, 512].
+
+        ``ValueError``, with nothing merged, when a storage does not hold its tensor.
+        """
+        for tensor in tensors:
+            require_memory(tensor)
         function = self._compiled()
         if function is None or _run_compiled(function, tensors, at, words, hist) != 0:
             for row, tensor in zip(at, tensors, strict=True):
@@ -91,13 +97,7 @@ def _of_this_process() -> Callable[[], Function | None]:
     return for_this_process(works).function
 
 
-def _tables() -> torch.Tensor:
-    """int32 [4, 256]: float32 bits of every code of the four 8-bit dtypes."""
-    codes = torch.arange(256, dtype=torch.uint8, device="cpu")
-    return torch.stack([codes.view(dtype).to(torch.float32).view(torch.int32) for dtype in _CODES])
-
-
-_TABLES = _tables()
+_TABLES = float8_tables()
 
 
 def _run_compiled(

@@ -9,12 +9,10 @@ import atexit
 import contextlib
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import threading
@@ -25,6 +23,7 @@ from typing import TypeAlias
 
 from floatscope._guard import Guard
 from floatscope._log import logger
+from floatscope._stats._cache import cache_directory, find, keep, private
 
 __all__ = ["Compilation", "Function", "for_this_process"]
 
@@ -64,6 +63,7 @@ class Compilation:
         self._made: Function | None = None
         self._checked: Function | None = None
         self._compiler: subprocess.Popen[bytes] | None = None
+        self._stopped = False
         self._compilers, self._timeout_s = compilers, timeout_s
         self._thread = threading.Thread(target=self._run, name="floatscope-compile", daemon=True)
 
@@ -82,7 +82,8 @@ class Compilation:
         return self._checked
 
     def stop(self) -> None:
-        """End a compiler that runs."""
+        """End a compiler that runs, or is being started."""
+        self._stopped = True
         if (compiler := self._compiler) is not None:
             _kill(compiler)
         self.wait(1.0)
@@ -105,17 +106,9 @@ class Compilation:
             raise _UnavailableError("no C compiler")
         source = resources.files(__package__).joinpath("cpu.c").read_bytes()
         key = _key(source, Path(compiler))
-        cache = _private(self._cache())
-        # The name tells the content: half a library, once mapped, ends the process.
-        for known in cache.glob(f"cpu-{key}-*.so"):
-            if _is_ours(known.lstat(), stat.S_ISREG) and _digest(known.read_bytes()) == known.stem.rpartition("-")[2]:
-                return known
-        library = self._compile(compiler, source)
-        final = cache / f"cpu-{key}-{_digest(library)}.so"
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as written:
-            written.write(library)
-        Path(written.name).replace(final)
-        return final
+        directory = private(self._cache())
+        library = find(directory, "cpu", key)
+        return library or keep(directory, "cpu", key, self._compile(compiler, source))
 
     def _compile(self, compiler: str, source: bytes) -> bytes:
         with tempfile.TemporaryDirectory(prefix="floatscope-") as directory:
@@ -130,6 +123,9 @@ class Compilation:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
+                # ``stop`` sets one and looks at the other, in the other order: one of the two sees it.
+                if self._stopped:
+                    _kill(process)
                 try:
                     status = process.wait(self._timeout_s)
                 except subprocess.TimeoutExpired:
@@ -145,11 +141,6 @@ class Compilation:
             return made.read_bytes()
 
 
-def cache_directory() -> Path:
-    """Where compiled code of this user is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatscope"
-
-
 @functools.cache
 def for_this_process(works: Callable[[Function], bool]) -> Compilation:
     """The one compilation of this process, begun."""
@@ -159,26 +150,11 @@ def for_this_process(works: Callable[[Function], bool]) -> Compilation:
     return compilation
 
 
-def _private(cache: Path) -> Path:
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(cache.lstat(), stat.S_ISDIR):
-        raise _UnavailableError(f"{cache} is not a directory that only this user can write")
-    return cache
-
-
-def _is_ours(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _key(source: bytes, compiler: Path) -> str:
+def _key(source: bytes, compiler: Path) -> tuple[str, ...]:
     real = compiler.resolve()
     made = real.stat()
-    parts = (source, str((*_FLAGS, *_LINKING, real, made.st_size, made.st_mtime_ns, *_processor())).encode())
-    return _digest(b"\0".join(parts))
+    facts = (str(real), str(made.st_size), str(made.st_mtime_ns))
+    return (source.decode(), *_FLAGS, *_LINKING, *facts, *_processor())
 
 
 def _processor() -> list[str]:

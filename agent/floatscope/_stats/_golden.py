@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
+from floatscope._stats._float8 import FLOAT8
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows, Variant, WordAt
 
 __all__ = ["difference", "golden_tensors"]
 
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 _TOLERANCE = 1e-6
 
 
@@ -24,7 +24,7 @@ def golden_tensors() -> list[torch.Tensor]:
     bad = wide.clone()
     bad[5], bad[40_000], bad[-1] = math.nan, math.inf, -math.inf
     tensors = [wide, bad]
-    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, *_FLOAT8):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, *FLOAT8):
         tensors += [wide[:5000].to(dtype), bad[:70_001].to(dtype)[3:], wide[:1].to(dtype), wide[:0].to(dtype)]
     tiny = torch.arange(1, 9000, dtype=torch.int32).view(torch.float32)
     tensors += [tiny, torch.full((9001,), 1e38), torch.full((513,), 1e-30), torch.zeros(4099), tiny.to(torch.float64)]

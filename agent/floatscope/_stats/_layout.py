@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._reference import pieces
 
 __all__ = ["Layouts", "in_place", "spans"]
@@ -20,8 +21,9 @@ def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
     A dense tensor is one part, whatever the order of its strides. The elements of a really strided one are copied,
     16M of them at a time, so that temporary memory stays bounded; no part shares memory with the tensor then. At least
-    one part, which may be empty. No host synchronisation.
+    one part, which may be empty. No host synchronisation. ``ValueError`` for a tensor whose memory was given away.
     """
+    require_memory(tensor)
     if in_place(tensor):
         yield tensor
     else:
@@ -43,9 +45,9 @@ class Layouts:
 
     All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
-    end. ``fixed`` says that only addresses can change. That is so for what autograd leaves in ``.grad``: it has the
-    dtype and shape of its parameter, it is dense, for autograd copies what is not, and another order of its strides
-    means the same elements.
+    end. ``fixed`` says that only addresses can change. That is so for gradients that autograd alone has put into
+    ``.grad``: they have the dtype and shape of their parameter and are dense, for autograd copies what is not, and
+    another order of strides means the same elements. It is not so for what somebody assigned to ``.grad``.
 
     This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
     checks its inputs with) take as long as reading two attributes in Python.

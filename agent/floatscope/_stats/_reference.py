@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
 
-__all__ = ["ADDING", "STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
+__all__ = ["STATISTICS", "Reference", "Row", "measure", "merge_", "pieces", "row_summary", "summarize"]
 
 STATISTICS = ("zeros", "nans", "infs", "sum", "sumsq", "absmax_bits", "minus_absmin_bits")
-ADDING = 5
+_ADDING = 5
 """The first five statistics add up; the last two take the larger value."""
 
 _MAGNITUDE = 0x7FFFFFFF
@@ -58,9 +59,9 @@ def measure(tensor: torch.Tensor, *, histogram: bool, divisor: float = 1.0) -> R
 
 def merge_(into: Row, other: Row) -> Row:
     """``into`` with ``other`` merged in place, on the device; both have a histogram or neither has."""
-    into.statistics[:ADDING] += other.statistics[:ADDING]
-    extremes = into.statistics[ADDING:]
-    torch.maximum(extremes, other.statistics[ADDING:], out=extremes)
+    into.statistics[:_ADDING] += other.statistics[:_ADDING]
+    extremes = into.statistics[_ADDING:]
+    torch.maximum(extremes, other.statistics[_ADDING:], out=extremes)
     if into.hist is not None and other.hist is not None:
         into.hist.add_(other.hist)
     return into._replace(elements=into.elements + other.elements)
@@ -177,7 +178,8 @@ class Reference:
         return _Plan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
-        """Merge the statistics of ``tensor`` into one row."""
+        """Merge the statistics of ``tensor`` into one row. ``ValueError`` when its storage does not hold it."""
+        require_memory(tensor)
         row = measure(tensor, histogram=hist is not None)
         if tensor.device.type == "cpu":
             _merge_on_the_host(row, words.numpy(), hist.numpy() if hist is not None else None)

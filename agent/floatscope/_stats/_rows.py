@@ -71,12 +71,6 @@ class Rows:
         """Where they are."""
         return self.words.device
 
-    def clear_(self, used: int, *, histogram: bool) -> None:
-        """Make the first ``used`` rows rows of no elements again. No host synchronisation."""
-        self.words[:used].zero_()
-        if histogram:
-            self.hist[:used].zero_()
-
 
 class Plan(Protocol):
     """A list of tensors that is measured again and again, their rows being the same each time."""
@@ -102,8 +96,8 @@ class Variant(Protocol):
     def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th.
 
-        ``fixed_layouts`` promises that the i-th tensor has the same dtype, shape and strides in every run, as the
-        gradient that autograd computes for a parameter does: then comparing addresses is enough.
+        ``fixed_layouts`` promises that the i-th tensor has the same dtype, shape and strides in every run: then
+        comparing addresses is enough.
         """
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:

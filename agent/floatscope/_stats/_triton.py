@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from floatscope._stats._compiled import FLOAT8, float8_tables
+from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows, WordAt
@@ -22,10 +22,8 @@ WARPS = 8
 OPTIONS: dict[str, Any] = {"num_warps": WARPS, "enable_fp_fusion": True}
 """What Triton is told; it warns where fusing multiplications and additions is left to its default, which changes."""
 _ROWS = 2
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3} | {
-    getattr(torch, name): 4 for name in FLOAT8
-}
-_TABLES = {getattr(torch, name): table for table, name in enumerate(FLOAT8)}
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3} | dict.fromkeys(FLOAT8, 4)
+_TABLES = {dtype: table for table, dtype in enumerate(FLOAT8)}
 _ELEMENT_BYTES = (4, 2, 2, 8, 1)
 
 
@@ -58,7 +56,7 @@ class TritonVariant:
         self.device = device
         self.every = every
         self.samples_histogram = every > 1
-        self.tables = float8_tables(device)
+        self.tables = float8_tables_on(device)
         self.wave = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
         self._reference = Reference()
 

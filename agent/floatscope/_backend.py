@@ -15,7 +15,7 @@ from floatscope._stats import MAX_ROW_ELEMENTS, Variant, variant_for
 from floatscope._streams import Streams
 from floatscope._summary import BINS
 
-__all__ = ["Means", "ring_bytes"]
+__all__ = ["Backend", "ring_bytes"]
 
 _RING_BYTES = 64 << 20
 """Most pinned memory for one device."""
@@ -46,7 +46,7 @@ def _route(device: torch.device) -> Route | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class Backend:
     """How tensors are measured and how rows travel. Tests choose other ones than the device would."""
 
     variant: Callable[[torch.device], Variant] = variant_for

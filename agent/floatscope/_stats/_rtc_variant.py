@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 from floatscope._stats._cache import cached, is_cached
+from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
 from floatscope._stats._rows import Rows
 from floatscope._stats._rtc import HIP, Driver, Function, Platform, compile_source, driver_version
 
-__all__ = ["FLOAT8", "SOURCE", "Build", "Compiled", "Shape", "float8_tables"]
+__all__ = ["SOURCE", "Build", "RtcVariant", "Shape"]
 
 SOURCE = Path(__file__).with_name("kernels.cu")
 
@@ -27,9 +28,8 @@ TENSORS = 168
 MORE_TENSORS = 336
 """... and in 8 KB: of a model of 1.3B parameters all gradients."""
 
-FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3} | {
-    getattr(torch, name): 4 + table for table, name in enumerate(FLOAT8)
+    dtype: 4 + table for table, dtype in enumerate(FLOAT8)
 }
 _COUNTED = 1 << 31
 
@@ -141,7 +141,7 @@ class _Span(NamedTuple):
 class _Launch:
     """The arguments of one launch, and the kernel with and without a histogram."""
 
-    def __init__(self, variant: Compiled) -> None:
+    def __init__(self, variant: RtcVariant) -> None:
         self._work: Any = _work_of(variant.tensors)()
         self._tensors, self._piece = ctypes.c_uint32(), ctypes.c_uint32()
         self._words, self._hist = ctypes.c_uint64(), ctypes.c_uint64()
@@ -173,7 +173,7 @@ class _Launch:
             self._with_histogram.launch(self._blocks, stream)
 
 
-class Compiled:
+class RtcVariant:
     """The variant that NVRTC or hipRTC compiles, for one device.
 
     ``OSError`` without the compiler or driver, ``RuntimeError`` where either fails. Nothing waits for the device.
@@ -184,7 +184,7 @@ class Compiled:
     def __init__(self, build: Build) -> None:
         code = build.code()
         with torch.cuda.device(build.device):
-            self.tables = float8_tables(build.device)  # which makes the context current
+            self.tables = float8_tables_on(build.device)  # which makes the context current
             self.driver = Driver(build.platform, code)
             self._index = torch.cuda.current_device()
         self.name = build.platform.compiler
@@ -194,9 +194,9 @@ class Compiled:
         self._own = threading.local()
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> CompiledPlan:
+    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> RtcPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return CompiledPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+        return RtcPlan(self, tuple(at), fixed_layouts=fixed_layouts)
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -225,10 +225,10 @@ class Compiled:
             launch.run(at, hist_at, stream)
 
 
-class CompiledPlan:
+class RtcPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: Compiled, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
+    def __init__(self, variant: RtcVariant, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
         self._variant, self._at, self._fixed = variant, at, fixed_layouts
         self._launches: list[_Launch] = []
         self._used = 0
@@ -272,20 +272,3 @@ def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]
     for part in spans(tensor):
         yield part, _Span(part.data_ptr(), part.numel(), part.element_size(), word)
         word |= _COUNTED
-
-
-def float8_tables(device: torch.device) -> torch.Tensor:
-    """int32 [4, 256] on ``device``: the float32 bits of every code of each float8, there for every stream to read."""
-    codes = torch.arange(256).to(torch.uint8)
-    tables = [codes.view(getattr(torch, name)).to(torch.float32).view(torch.int32) for name in FLOAT8]
-    table = torch.stack(tables)
-    if device.type != "cuda":
-        return table
-    # On a stream of its own: waiting for the current one could take as long as what the training has queued there.
-    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        there = table.pin_memory().to(device, non_blocking=True)
-    copied = stream.record_event()
-    while not copied.query():
-        pass
-    return there

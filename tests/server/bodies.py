@@ -1,0 +1,101 @@
+"""Telemetry as an agent sends it, and what the server makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlmodel import select
+
+from floatscope import wire
+from floatscope_server.models import Run
+from floatscope_server.store import Store
+
+__all__ = ["Unpack", "layer", "run_of", "scalars", "summaries", "unpack"]
+
+Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
+
+
+def layer(index: int, name: str, *operands: tuple[str, str], order: int | None = None) -> wire.Layer:
+    """A layer with (kind, format) operands."""
+    return wire.Layer(
+        index=index,
+        name=name,
+        module_type="Linear",
+        parameters=16,
+        order=index if order is None else order,
+        operands=tuple(wire.Operand(kind=kind, format=name_) for kind, name_ in operands),
+    )
+
+
+def summaries(
+    kind: str,
+    first_step: int,
+    absmax: npt.ArrayLike,
+    *,
+    layers: Sequence[int] | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> wire.Summaries:
+    """Summaries of [steps, layers] ``absmax``; other fields default to something consistent."""
+    top = np.atleast_2d(np.asarray(absmax, np.float32))
+    rows = list(range(top.shape[1])) if layers is None else layers
+    values: dict[str, Any] = {
+        "count": 100,
+        "zeros": 0,
+        "nans": 0,
+        "infs": 0,
+        "absmax": top,
+        "absmin": top / 8,
+        "sum": 0.0,
+        "sumsq": 25.0 * top.astype(np.float64) ** 2,
+        "scale": 1.0,
+        **fields,
+    }
+    dtypes = {"count": "<i8", "zeros": "<i8", "nans": "<i8", "infs": "<i8", "sum": "<f8", "sumsq": "<f8"}
+    return wire.Summaries(
+        kind=kind,
+        first_step=first_step,
+        steps=top.shape[0],
+        layers=np.array(rows, "<u4").tobytes(),
+        fields=tuple(
+            wire.Field(
+                name=name,
+                dtype=dtypes.get(name, "<f4"),
+                data=np.broadcast_to(np.asarray(value, dtypes.get(name, "<f4")), top.shape).tobytes(),
+            )
+            for name, value in values.items()
+        ),
+    )
+
+
+def scalars(name: str, first_step: int, values: Sequence[float]) -> wire.Scalars:
+    """A series of consecutive steps."""
+    steps = np.arange(first_step, first_step + len(values), dtype="<i8")
+    return wire.Scalars(name=name, steps=steps.tobytes(), values=np.array(values, "<f8").tobytes())
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """An FSB1 block, read as its description says."""
+    assert data[:4] == b"FSB1"
+    (length,) = struct.unpack_from("<I", data, 4)
+    header = json.loads(data[8 : 8 + length])
+    start = 8 + length
+    assert start % 8 == 0
+    arrays = {}
+    for entry in header["arrays"]:
+        assert entry["offset"] % 8 == 0
+        count = math.prod(entry["shape"])
+        array = np.frombuffer(data, entry["dtype"], count, start + entry["offset"])
+        arrays[entry["name"]] = array.reshape(entry["shape"])
+    return header["meta"], arrays
+
+
+def run_of(store: Store, name: str = "run") -> Run:
+    """The run as it is stored."""
+    with store.read() as session:
+        return session.exec(select(Run).where(Run.name == name)).one()
