@@ -74,7 +74,12 @@ def test_steps_look_at_no_parameter_twice(attach: Attach, chosen: tuple[Backend,
     )
     looked: list[torch.Tensor] = []
     layer_of = scope._table.layer_of
-    scope._table.layer_of = lambda p: looked.append(p) or layer_of(p)  # type: ignore[func-returns-value, method-assign]
+
+    def look(parameter: torch.Tensor) -> int | None:
+        looked.append(parameter)
+        return layer_of(parameter)
+
+    scope._table.layer_of = look  # type: ignore[method-assign]
     counts = []
     for number in range(6):
         backward(model, 1.0 + number)
