@@ -63,7 +63,8 @@ class Batch:
     """Measures once ``limit`` bytes wait, or when told to. Each tensor on the stream that it came on."""
 
     def __init__(self, rows: DeviceRows, limit: int) -> None:
-        self._rows = rows
+        self.rows = rows
+        """Where the statistics go."""
         self._limit = limit
         self._waiting: dict[torch.Stream | None, list[_Waiting]] = {}
         self._bytes = 0
@@ -73,7 +74,7 @@ class Batch:
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return self._rows.device
+        return self.rows.device
 
     @property
     def kind(self) -> str:
@@ -88,7 +89,7 @@ class Batch:
     def add(self, tensor: torch.Tensor, part: Part) -> bool:
         """Have ``tensor`` measured into the row of ``part``; whether it is time to flush."""
         entry = _Waiting(tensor, part, tensor._version, tensor.data_ptr(), tensor.untyped_storage().nbytes())
-        streams = self._rows.streams
+        streams = self.rows.streams
         stream = streams.current() if streams is not None else None
         with self._lock:
             self._waiting.setdefault(stream, []).append(entry)
@@ -101,7 +102,7 @@ class Batch:
             waiting, self._waiting, self._bytes = self._waiting, {}, 0
         changed: list[Part] = []
         failed: list[Part] = []
-        streams = self._rows.streams
+        streams = self.rows.streams
         for stream, entries in waiting.items():
             kept = [entry for entry in entries if entry.unchanged()]
             if len(kept) < len(entries):
@@ -109,11 +110,11 @@ class Batch:
             done = False
             with _running, _on(streams, stream):
                 at = tuple(entry.part.row for entry in kept)
-                self._rows.run(at, [entry.tensor for entry in kept], histogram=histogram)
+                self.rows.run(at, [entry.tensor for entry in kept], histogram=histogram)
                 done = True
             if not done:
                 # Nobody knows which of them were measured.
                 for entry in kept:
-                    self._rows.discard(entry.part)
+                    self.rows.discard(entry.part)
                 failed += [entry.part for entry in kept]
         return Unread(changed, failed)

@@ -122,6 +122,8 @@ class DeviceRows:
         self.streams = route.streams if route is not None else None
         self._rows = Rows(capacity, device, numbers=_NUMBERS)
         self._places: dict[tuple[str, int, int], int] = {}
+        self._firsts: dict[tuple[str, int], Part] = {}
+        """The part that a kind and layer began a step with the last time: it is the same in the next, as a rule."""
         self._views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._slots: dict[int, torch.Tensor] = {}
         self._leaving: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -195,13 +197,18 @@ class DeviceRows:
             if total <= limit:
                 self._elements[part.row] = total
                 return part
-        number = self._parallel.get((kind, layer), -1 if part is None else 0) + 1
-        self._parallel[kind, layer] = number
+        key = (kind, layer)
+        number = self._parallel.get(key, -1 if part is None else 0) + 1
+        self._parallel[key] = number
         self._apart |= kind == "grad"
-        part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
-        self._elements[part.row] = elements
-        self.put(part)
-        return part
+        first = self._firsts.get(key) if number == 0 else None
+        if first is None or (first.format, first.loss_scaled, first.placement) != (format_, loss_scaled, placement):
+            first = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
+            if number == 0:
+                self._firsts[key] = first
+        self._elements[first.row] = elements
+        self.put(first)
+        return first
 
     def put(self, part: Part) -> None:
         """Begin ``part``, or replace what is known of it."""

@@ -135,7 +135,7 @@ class Governor:
         return list(self._decide())
 
     def _take_in(self) -> None:
-        # Several steps at once: one in each step of a training takes some three times as long, with cold caches.
+        # Several steps at once: only the first of them finds the caches as the training left them.
         for cost in self._costs:
             self._seen += 1
             ours = cost.fixed_s + sum(cost.readings.values())

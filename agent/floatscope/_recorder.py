@@ -210,32 +210,32 @@ class Recorder:
         """
         if (kind, layer) in self._at_once or not self._can_wait(tensor):
             return False
-        stored, elements = stored_format(tensor.dtype), tensor.numel()
-        if stored is None or tensor.layout != torch.strided or not 0 < elements <= self.row_elements:
+        stored, elements, limit = stored_format(tensor.dtype), tensor.numel(), self._backend.row_elements
+        if stored is None or tensor.layout != torch.strided or not 0 < elements <= limit:
             return False
-        rows = self._devices.get(tensor.device)
-        if rows is None:
+        batch = self._batches.get(tensor.device)
+        if batch is None:
             with OwnOperations():
-                rows = self.rows_on(tensor.device)
-        part = rows.part_for(
+                batch = self._batch(self.rows_on(tensor.device))
+        part = batch.rows.part_for(
             kind,
             layer,
             elements,
-            limit=self.row_elements,
+            limit=limit,
             format_=stored,
             loss_scaled=loss_scaled,
             placement=self.ranks.activations,
         )
         self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
-        if self._batch(rows).add(tensor, part):
+        if batch.add(tensor, part):
             with OwnOperations():
                 self.flush()
         return True
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in PLAIN or self.capturing():
+        if type(tensor) not in PLAIN or self.capturing() or tensor.is_inference():
             return False
-        return self._backend.batched(tensor.device) and not tensor.is_inference()
+        return self._backend.batched(tensor.device)
 
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)

@@ -166,6 +166,17 @@ def test_evaluation_is_not_observed(attach: Attach) -> None:
     assert len(sink.records()[0].summaries) == 1
 
 
+def test_a_hook_rests_in_steps_whose_outputs_are_not_read(attach: Attach) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    scope, _ = attach(model, activations_every=2, first_step=1)
+    rested = [scope._activations.rests(0)]
+    for _ in range(3):
+        model(torch.randn(2, 4))
+        rested.append(scope._activations.rests(0))
+        scope.step()
+    assert rested == [False, True, False, True], "its first call tells its place among the layers"
+
+
 def test_autocast_shows_the_executed_dtype(attach: Attach) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     scope, sink = attach(model)

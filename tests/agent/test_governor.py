@@ -168,6 +168,16 @@ def test_without_a_budget_the_intervals_stay_and_the_cost_is_known() -> None:
     assert governor.limit == ""
 
 
+def test_what_it_says_counts_every_step() -> None:
+    """Though it takes them in by eights."""
+    governor = Governor(FINEST, 0.01)
+    for spent in (0.1, 0.2, 0.3, 0.4, 0.5):
+        governor.observe(StepCost(step_s=1.0 + spent, fixed_s=spent, readings={}, histograms=False))
+    assert governor.mean == pytest.approx(0.3)
+    assert governor.share == pytest.approx(0.4), "the first two say nothing"
+    assert governor.limit == "what every step costs, whatever is read"
+
+
 def test_nothing_changes_while_it_is_suspended() -> None:
     governor = Governor(FINEST, 0.01)
     dear = StepCost(step_s=0.2, fixed_s=0.0, readings={"gradients": 0.01, "activations": 0.09}, histograms=True)

@@ -56,6 +56,49 @@ def test_lists_are_measured_in_one_run_from_the_second_step_on(attach: Attach, c
     assert sink.scalar("grad_norm") == pytest.approx(norms, rel=1e-12)
 
 
+def test_steps_look_at_no_parameter_twice(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
+    """Before they are unscaled gradients are read, before the optimizer steps they are known to have been."""
+    backend, _ = chosen
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scope, sink = attach(
+        model,
+        optimizer,
+        scaler=scaler,
+        gradients_every=2,
+        activations_every=0,
+        weights_every=0,
+        updates_every=0,
+        _backend=backend,
+    )
+    looked: list[torch.Tensor] = []
+    layer_of = scope._table.layer_of
+
+    def look(parameter: torch.Tensor) -> int | None:
+        looked.append(parameter)
+        return layer_of(parameter)
+
+    scope._table.layer_of = look  # type: ignore[method-assign]
+    counts = []
+    for number in range(6):
+        backward(model, 1.0 + number)
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 4.0
+        looked.clear()
+        if number == 0:
+            scaler.scale(torch.ones(()))
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        counts.append(len(looked))
+        scope.step()
+    assert counts[0] >= 6
+    assert counts[3:] == [0, 0, 0]
+    assert [norm is None for norm in sink.scalar("grad_norm")] == [False, True, False, True, False, True]
+
+
 def test_a_group_that_is_added_is_read(attach: Attach, chosen: tuple[Backend, Runs]) -> None:
     model = make_model()
     first, *rest = model

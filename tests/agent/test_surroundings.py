@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import floatscope
 from floatscope import Operand, Scope
 from floatscope._memory import MemorySink
+from floatscope._own_ops import OwnOperations
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -158,6 +162,30 @@ def test_function_transforms_and_traces_are_left_alone_and_told(attach: Attach) 
     reasons = scope.coverage["reasons"]
     assert reasons["outputs not observed inside a function transform (vmap, grad, jvp)"] == ["0"]
     assert reasons["outputs not observed inside a trace (jit.trace, export, make_fx)"] == ["0"]
+
+
+class Seen(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[object] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        self.functions.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_operations_of_ours_are_not_seen_and_change_nothing_around_them(recording: bool) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with torch.set_grad_enabled(recording), Seen() as seen:
+        with OwnOperations(), OwnOperations():
+            assert not (weight * 2).requires_grad
+        with contextlib.suppress(RuntimeError), OwnOperations():
+            raise RuntimeError
+        assert seen.functions == []
+        assert torch.is_grad_enabled() == recording
+        assert (weight * 2).requires_grad == recording
+        assert len(seen.functions) > 0
 
 
 def test_patched_functions_compile_into_one_graph(attach: Attach) -> None:
