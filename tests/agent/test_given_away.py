@@ -62,20 +62,21 @@ def test_a_training_that_frees_memory_by_hand(
 ) -> None:
     monkeypatch.setattr(Guard, "reraise", False)
     before = sum(swallowed().values())
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    model = nn.Sequential(first, second)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scope, sink = attach(model, optimizer, activations_every=1, weights_every=1, updates_every=1, _means=chosen)
     last = optimizer.register_step_pre_hook(lambda *_: None)
     for step in range(4):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
-        gradient, weight = model[0].weight.grad, model[1].weight
+        gradient, weight = first.weight.grad, second.weight
         assert gradient is not None
         kept, kept_weight = gradient.clone(), weight.detach().clone()
         if step == 2:
             given_away(gradient)
             given_away(weight)
-            torch.nn.utils.clip_grad_norm_([model[0].bias], 1.0)  # here all weights are read
+            torch.nn.utils.clip_grad_norm_([first.bias], 1.0)  # here all weights are read
             scope._gradients.read_optimizer(optimizer, loss_scaled=False)
             gradient.untyped_storage().resize_(kept.nbytes)
             weight.untyped_storage().resize_(kept.nbytes)

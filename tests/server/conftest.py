@@ -185,7 +185,12 @@ class Agent:
 
     def hello(self) -> wire.Hello:
         identity = wire.Identity(
-            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+            run=self.run,
+            writer=self.writer,
+            rank=self.rank,
+            world=self.world,
+            attempt=self.attempt,
+            started_ns=1,
         )
         return wire.Hello(
             protocol_min=1,
@@ -383,6 +388,9 @@ class Pen:
     attempt: int = 0
     writer: str = field(default_factory=lambda: secrets.token_hex(16))
     layers: Sequence[wire.Layer] = ()
+    age_s: float = 0.0
+    """Seconds since it began, by a clock of its own."""
+    gone: bool = False
     seq: int = 0
     answers: queue.Queue[wire.ServerMessage] = field(default_factory=queue.Queue)
 
@@ -392,7 +400,12 @@ class Pen:
 
     def hello(self) -> wire.ServerMessage:
         identity = wire.Identity(
-            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+            run=self.run,
+            writer=self.writer,
+            rank=self.rank,
+            world=self.world,
+            attempt=self.attempt,
+            started_ns=1,
         )
         answer = self.ask(
             wire.Hello(
@@ -400,9 +413,10 @@ class Pen:
                 protocol_max=1,
                 agent="test",
                 identity=identity,
-                wall_ns=0,
+                wall_ns=1 + int(1e9 * self.age_s),
                 monotonic_ns=0,
                 layers=tuple(self.layers),
+                gone=self.gone,
             )
         )
         if isinstance(answer, wire.Welcome):
