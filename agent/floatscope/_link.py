@@ -61,6 +61,8 @@ class Peer:
     identity: wire.Identity
     agent: str
     config: dict[str, Any]
+    gone: bool = False
+    """It has ended, and left what is sent."""
 
 
 class Link:
@@ -205,6 +207,7 @@ class Link:
             monotonic_ns=time.monotonic_ns(),
             layers=self._outbox.layers,
             config=self._peer.config,
+            gone=self._peer.gone,
         )
         data = wire.encode(hello)
         if len(data) > wire.MAX_BLOCK_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,11 +31,16 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
 
     rank, world = rank_and_world()
     identity = wire.Identity(
-        run=config.run or run_name(world, os.environ), writer=uuid.uuid4().hex, rank=rank, world=world
+        run=config.run or run_name(world, os.environ),
+        writer=uuid.uuid4().hex,
+        rank=rank,
+        world=world,
+        started_ns=time.time_ns(),
     )
     assert config.server is not None, "configured() gives every option a value"
     assert config.spool_dir is not None, "configured() gives every option a value"
-    place = SpoolPlace(directory=Path(config.spool_dir).expanduser(), max_bytes=config.spool_bytes)
+    # Absolute: a training may change its working directory.
+    place = SpoolPlace(directory=Path(config.spool_dir).expanduser().absolute(), max_bytes=config.spool_bytes)
     return Sender(
         identity,
         config.server,

@@ -94,13 +94,17 @@ class _Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Identity(_Struct, frozen=True, kw_only=True):
-    """Who speaks. ``writer`` is 32 hex digits, new at each process start; ``attempt`` 0 lets the server choose."""
+    """Who speaks. ``writer`` is 32 hex digits, new at each process start; ``attempt`` 0 lets the server choose.
+
+    ``started_ns`` is when the writer began, by its wall clock; 0 where it does not say.
+    """
 
     run: str
     writer: str
     rank: int = 0
     world: int = 1
     attempt: int = 0
+    started_ns: int = 0
 
 
 class Operand(_Struct, frozen=True, kw_only=True):
@@ -273,6 +277,8 @@ class Hello(_Struct, frozen=True, kw_only=True, tag="hello"):
     monotonic_ns: int
     layers: tuple[Layer, ...] = ()
     config: dict[str, Any] = {}
+    gone: bool = False
+    """The writer has ended, and somebody else sends what it left."""
 
 
 class Welcome(_Struct, frozen=True, kw_only=True, tag="welcome"):

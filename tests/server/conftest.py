@@ -182,7 +182,12 @@ class Agent:
 
     def hello(self) -> wire.Hello:
         identity = wire.Identity(
-            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+            run=self.run,
+            writer=self.writer,
+            rank=self.rank,
+            world=self.world,
+            attempt=self.attempt,
+            started_ns=1,
         )
         return wire.Hello(
             protocol_min=1,
@@ -303,6 +308,9 @@ class Pen:
     attempt: int = 0
     writer: str = field(default_factory=lambda: secrets.token_hex(16))
     layers: Sequence[wire.Layer] = ()
+    age_s: float = 0.0
+    """Seconds since it began, by a clock of its own."""
+    gone: bool = False
     seq: int = 0
     answers: queue.Queue[wire.ServerMessage] = field(default_factory=queue.Queue)
 
@@ -312,7 +320,12 @@ class Pen:
 
     def hello(self) -> wire.ServerMessage:
         identity = wire.Identity(
-            run=self.run, writer=self.writer, rank=self.rank, world=self.world, attempt=self.attempt
+            run=self.run,
+            writer=self.writer,
+            rank=self.rank,
+            world=self.world,
+            attempt=self.attempt,
+            started_ns=1,
         )
         answer = self.ask(
             wire.Hello(
@@ -320,9 +333,10 @@ class Pen:
                 protocol_max=1,
                 agent="test",
                 identity=identity,
-                wall_ns=0,
+                wall_ns=1 + int(1e9 * self.age_s),
                 monotonic_ns=0,
                 layers=tuple(self.layers),
+                gone=self.gone,
             )
         )
         if isinstance(answer, wire.Welcome):

@@ -108,6 +108,61 @@ def test_a_restarted_rank_opens_the_next_attempt_and_others_join_it(store: Store
     assert run_of(store).attempt == 2
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "the server is restarted"])
+def test_what_a_killed_process_left_comes_before_the_attempt_that_runs(
+    open_store: OpenStore, pen: MakePen, make: Make, *, restarted: bool
+) -> None:
+    store = open_store()
+    live = [pen(store, rank=rank, world=2, age_s=60.0) for rank in (0, 1)]
+    for one in live:
+        one.deliver(wire.Body(first_step=0, steps=3, scalars=(make.scalars("loss", 0, [1.0, 1.0, 1.0]),)))
+    if restarted:
+        store.stop()
+        store = open_store()
+        for one in live:
+            one.store = store
+            one.hello()
+    # Two starts were killed before a server was there: the second an hour before, the first a day.
+    ages = {"second": 3600.0, "first": 86400.0}
+    left = {
+        (name, rank): pen(store, rank=rank, world=2, age_s=age + 5 * rank, gone=True)
+        for name, age in ages.items()
+        for rank in (1, 0)
+    }
+    for one in left.values():
+        one.deliver(wire.Body(first_step=0, steps=5))
+        assert isinstance(one.ask(wire.Bye(seq=one.seq, reason="killed")), wire.Ack)
+    with store.read() as session:
+        attempts = {w.id: w.attempt for w in session.exec(select(Writer))}
+        rows = session.exec(select(Attempt).order_by(col(Attempt.n))).all()
+    assert {who: attempts[one.writer] for who, one in left.items()} == {
+        ("second", 0): 0,
+        ("second", 1): 0,
+        ("first", 0): -1,
+        ("first", 1): -1,
+    }
+    assert [attempts[one.writer] for one in live] == [1, 1]
+    assert [(row.n, row.end_reason) for row in rows] == [(-1, "superseded"), (0, "superseded"), (1, None)]
+    assert [row.started_at for row in rows] == sorted(row.started_at for row in rows)
+    run = _run(store)
+    assert (run.state, run.attempt, run.steps) == ("live", 1, 3)
+    # A rank of the attempt that runs may be gone before it was heard of, and starts go on counting.
+    assert pen(store, rank=2, world=3, age_s=90.0, gone=True).answers.empty()
+    again = pen(store, rank=0, world=2)
+    with store.read() as session:
+        attempts = {(w.id, w.rank): w.attempt for w in session.exec(select(Writer))}
+    assert [attempt for (_, rank), attempt in attempts.items() if rank == 2] == [1]
+    assert attempts[again.writer, 0] == 2
+    assert _run(store).attempt == 2
+
+
+def test_an_old_process_that_lives_supersedes_as_any_other(store: Store, pen: MakePen) -> None:
+    pen(store, age_s=5.0)
+    late = pen(store, age_s=500.0)  # a clock that jumped, or a start that took long
+    assert _run(store).attempt == 2
+    assert isinstance(late.hello(), wire.Welcome)
+
+
 def test_steps_that_go_back_stay_apart_and_late_blocks_still_land(store: Store, pen: MakePen, make: Make) -> None:
     old = pen(store)
     old.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0] * 10),)))

@@ -109,6 +109,7 @@ def _deliver(
             identity=about.identity,
             agent=f"floatscope {floatscope.__version__}",
             config=about.config,
+            gone=True,
         ),
         outbox,
         Duties(
@@ -209,7 +210,8 @@ class Leftovers:
             while not self._due():
                 if self._ends.wait(_LOOK_EVERY_S) or self._aborted.is_set():
                     return
-            for path in paths:
+            # The newest first: each goes before the attempts of its run that the server knows.
+            for path in reversed(paths):
                 if not self._over():
                     self._send(path)
         except OSError as error:

@@ -28,6 +28,8 @@ _WRITER = re.compile(r"[0-9a-f]{32}")
 _MAX_ATTEMPT = 1 << 20
 _MAX_AGENT = 100
 _MAX_DEPTH = 64
+_TOGETHER_S = 600.0
+"""Processes of one start begin within this time of each other: hosts of a job may wait for each other's data."""
 
 
 def refusal(hello: wire.Hello) -> wire.Refused | None:
@@ -54,7 +56,7 @@ def refusal(hello: wire.Hello) -> wire.Refused | None:
             hint="this is an agent's mistake: report it",
         )
     if not (
-        0 <= identity.rank < MAX_RANK and 1 <= identity.world <= MAX_RANK and 0 <= identity.attempt <= _MAX_ATTEMPT
+        0 <= identity.rank < MAX_RANK and 1 <= identity.world <= MAX_RANK and abs(identity.attempt) <= _MAX_ATTEMPT
     ):
         return wire.Refused(
             code="identity",
@@ -98,9 +100,10 @@ def greet(
             config, unfit = _fit(hello.config)
             found = _new_run(session, hello, config, now)
         run = found
-        attempt = identity.attempt or _inferred(run, identity)
+        began = _began(hello, now)
+        attempt = identity.attempt or _inferred(run, hello, began)
         if attempt not in run.attempts:
-            _new_attempt(session, run, attempt, identity, now)
+            _new_attempt(session, run, attempt, identity, began, now)
         writer = _new_writer(session, run, attempt, hello, now)
         ledger.add(run, writer)
     writer.seen_at = now
@@ -112,10 +115,33 @@ def greet(
     return writer
 
 
-def _inferred(run: KnownRun, identity: wire.Identity) -> int:
-    """The current attempt, or the next one if another process of this rank is in it."""
-    taken = any(w.rank == identity.rank and w.attempt == run.attempt for w in run.writers.values())
-    return run.attempt + 1 if taken else run.attempt
+def _began(hello: wire.Hello, now: float) -> float:
+    """When the writer began, by this clock: its age is by its own, which may be a day off."""
+    started = hello.identity.started_ns
+    age = (hello.wall_ns - started) / NANOSECONDS if started else 0.0
+    return now - max(0.0, min(age, now))
+
+
+def _inferred(run: KnownRun, hello: wire.Hello, began: float) -> int:
+    """The current attempt, or the next one if another process of this rank is in it. One before the current attempt
+    for a process that is gone and began before that did: the run goes on, whoever sends what it left.
+    """
+    rank = hello.identity.rank
+
+    def has_room(attempt: int) -> bool:
+        return not any(w.rank == rank and w.attempt == attempt for w in run.writers.values())
+
+    before = run.began.get(run.attempt, began) - began if hello.gone else 0.0
+    if has_room(run.attempt) and before <= _TOGETHER_S:
+        return run.attempt
+    if before <= 0:
+        return run.attempt + 1
+    apart = {n: abs(since - began) for n, since in run.began.items() if n < run.attempt and has_room(n)}
+    nearest = min(apart, key=apart.__getitem__, default=None)
+    if nearest is not None and apart[nearest] <= _TOGETHER_S:
+        return nearest
+    # Numbers are not given anew: this one comes before all that were.
+    return min(*run.attempts, 1) - 1
 
 
 def _world(identity: wire.Identity) -> int:
@@ -172,7 +198,10 @@ def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: f
     )
 
 
-def _new_attempt(session: Session, run: KnownRun, attempt: int, identity: wire.Identity, now: float) -> None:
+def _new_attempt(
+    session: Session, run: KnownRun, attempt: int, identity: wire.Identity, began: float, now: float
+) -> None:
+    over = bool(run.attempts) and attempt < run.attempt
     if attempt > run.attempt:
         session.execute(
             update(Attempt)
@@ -182,9 +211,13 @@ def _new_attempt(session: Session, run: KnownRun, attempt: int, identity: wire.I
         run.attempt = attempt
         run.progress_at = now
     run.worlds[attempt] = _world(identity)
-    session.add(Attempt(run_id=run.id, n=attempt, world=run.worlds[attempt], started_at=utc(now)))
+    row = Attempt(run_id=run.id, n=attempt, world=run.worlds[attempt], started_at=utc(began))
+    if over:
+        row.ended_at, row.end_reason = utc(now), "superseded"
+    session.add(row)
     session.flush()
     run.attempts[attempt] = (None, None)
+    run.began[attempt] = began
 
 
 def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello, now: float) -> KnownWriter:

@@ -113,6 +113,8 @@ class KnownRun:
     glance: Glance
     progress_at: float
     seconds_per_step: float = 0.0
+    began: dict[int, float] = field(default_factory=dict)
+    """When the first process of each attempt began: seconds, by this clock."""
     series: dict[tuple[int, int, str], KnownSeries] = field(default_factory=dict)
     """By attempt, rank and name."""
     opened: set[tuple[int, int]] = field(default_factory=set)
@@ -218,6 +220,7 @@ class Ledger:
         layers = {
             layer.idx: layer_of(layer) for layer in session.exec(select(LayerRow).where(LayerRow.run_id == row.id))
         }
+        attempts = session.exec(select(Attempt).where(Attempt.run_id == row.id).order_by(col(Attempt.n))).all()
         writers = [writer_of(w) for w in session.exec(select(Writer).where(Writer.run_id == row.id))]
         run = KnownRun(
             id=row.id,
@@ -230,11 +233,9 @@ class Ledger:
             streams={
                 s.name: s.id for s in session.exec(select(Stream).where(Stream.run_id == row.id)) if s.id is not None
             },
-            attempts={
-                a.n: (a.first_step, a.last_step)
-                for a in session.exec(select(Attempt).where(Attempt.run_id == row.id).order_by(col(Attempt.n)))
-            },
-            worlds={a.n: a.world for a in session.exec(select(Attempt).where(Attempt.run_id == row.id))},
+            attempts={a.n: (a.first_step, a.last_step) for a in attempts},
+            worlds={a.n: a.world for a in attempts},
+            began={a.n: a.started_at.timestamp() for a in attempts},
             writers={},
             glance=Glance(row.glance),
             progress_at=row.progress_at.timestamp(),
