@@ -152,7 +152,9 @@ class _Training:
 
 
 def _measure(name: str, options: dict[str, Any]) -> None:
-    training = _Training({"overhead_budget": 0, "activations_every": 0, "weights_every": 0, "updates_every": 0} | options)
+    training = _Training(
+        {"overhead_budget": 0, "activations_every": 0, "weights_every": 0, "updates_every": 0} | options
+    )
     for _ in range(_WARM_UP):
         training.step()
     training.clock.calls.clear()
