@@ -30,7 +30,8 @@ class Agents:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connected: dict[str, set[Tell]] = {}
+        self._connected: dict[str, dict[Tell, int]] = {}
+        """By run, with the attempt that each speaks for."""
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, str, wire.ServerMessage]] = deque(maxlen=_KEPT)
         self._frozen: dict[tuple[str, str], float] = {}
@@ -41,9 +42,9 @@ class Agents:
 
     # In the event loop.
 
-    def add(self, run: str, tell: Tell) -> None:
-        """An agent of ``run`` has been welcomed."""
-        self._connected.setdefault(run, set()).add(tell)
+    def add(self, run: str, attempt: int, tell: Tell) -> None:
+        """An agent of ``attempt`` of ``run`` has been welcomed."""
+        self._connected.setdefault(run, {})[tell] = attempt
         since = self._clock() - _KEPT_S
         with self._lock:
             missed = [message for at, name, message in self._recent if name == run and at >= since]
@@ -52,14 +53,15 @@ class Agents:
 
     def remove(self, run: str, tell: Tell) -> None:
         """The agent has gone."""
-        connected = self._connected.get(run, set())
-        connected.discard(tell)
+        connected = self._connected.get(run, {})
+        connected.pop(tell, None)
         if not connected:
             self._connected.pop(run, None)
 
-    def tell(self, run: str, message: wire.ServerMessage) -> int:
-        """Say ``message`` to the agents of ``run``; how many that were."""
-        return sum(tell(message) for tell in self._connected.get(run, ()))
+    def tell(self, run: str, message: wire.ServerMessage, *, attempt: int | None = None) -> int:
+        """Say ``message`` to the agents of ``run``, of ``attempt`` or of all; how many that were."""
+        connected = self._connected.get(run, {})
+        return sum(tell(message) for tell, of in connected.items() if attempt is None or of == attempt)
 
     # From any thread.
 

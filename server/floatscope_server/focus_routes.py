@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from floatscope import wire
-from floatscope_server.query.dumps import UnknownDumpError, dump_content, dump_list
+from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError, dump_content, dump_list
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import Running
+from floatscope_server.store.parts import MAX_RANK
 
 __all__ = ["router"]
 
@@ -34,8 +35,9 @@ class FocusOut(BaseModel):
 @router.post("/focus")
 async def focus(run: str, wanted: FocusIn, services: Running) -> FocusOut:
     """Have every connected agent of the run read everything in each of its next steps, whatever that costs."""
-    await services.answer(lambda session: run_named(session, run))
-    told = services.agents.tell(run, wire.Focus(steps=wanted.steps))
+    # What an earlier attempt left behind comes over a connection too, and has no step to look closer at.
+    attempt = await services.answer(lambda session: run_named(session, run).attempt)
+    told = services.agents.tell(run, wire.Focus(steps=wanted.steps), attempt=attempt)
     if not told:
         raise Refusal(
             409,
@@ -58,13 +60,21 @@ async def one_dump(
     dump: str,
     services: Running,
     kind: Annotated[str | None, Query(description="Statistics of this kind of tensor only; of all without it.")] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=MAX_RANK, description="Of this rank only; of all without it.")] = None,
 ) -> Response:
     """One dump as one object: scalars, statistics, histograms and events of every step in it, by rank."""
     try:
         return await services.answer(
-            lambda session: JSONText(dump_content(session, run_named(session, run), dump, kind=kind))
+            lambda session: JSONText(dump_content(session, run_named(session, run), dump, kind=kind, rank=rank))
         )
     except UnknownDumpError:
         raise Refusal(
             404, "unknown_dump", f"the run has no dump {dump[:60]!r}", "GET the run's dumps to list them"
+        ) from None
+    except DumpTooLargeError:
+        raise Refusal(
+            413,
+            "dump_too_large",
+            "what the dump holds of this does not fit one answer",
+            "ask for one `rank`, for one `kind`, or for both",
         ) from None

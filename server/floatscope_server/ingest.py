@@ -25,7 +25,7 @@ _HELLO_S = 10.0
 _SILENCE_S = 60.0
 """Agents beat every 10 s."""
 _MOST_WAITING = 64
-"""Answers that wait for an agent before it is told anything else."""
+"""Answers that wait for an agent before it is told anything else, and before anything more is taken from it."""
 _LENGTH = struct.Struct("<I")
 
 _CLOSED, _POLICY, _RESTART = 1000, 1008, 1012
@@ -53,7 +53,7 @@ async def _converse(socket: WebSocket, intake: Intake, agents: Agents) -> None:
     def answer(message: wire.ServerMessage) -> None:
         outgoing.put(message)
         if isinstance(message, wire.Welcome):
-            agents.add(conversation.run, outgoing.tell)
+            agents.add(conversation.run, message.attempt, outgoing.tell)
 
     conversation = Conversation(intake, answer)
     try:
@@ -90,6 +90,7 @@ async def _receive(socket: WebSocket, conversation: Conversation, outgoing: _Out
             await conversation.take(data)
             if outgoing.refused:
                 return
+            await outgoing.room()
             patience = _SILENCE_S
     except TimeoutError:
         return
@@ -109,6 +110,7 @@ class _Outgoing:
         self._answers: deque[wire.ServerMessage] = deque()
         self._ended = False
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()
 
     def put(self, answer: wire.ServerMessage) -> None:
         if isinstance(answer, wire.Refused):
@@ -137,7 +139,15 @@ class _Outgoing:
                 return None
             self._wake.clear()
             await self._wake.wait()
-        return self._answers.popleft()
+        answer = self._answers.popleft()
+        self._room.set()
+        return answer
+
+    async def room(self) -> None:
+        """Wait while an agent that does not listen has too many answers to come."""
+        while len(self._answers) >= _MOST_WAITING:
+            self._room.clear()
+            await self._room.wait()
 
 
 async def _send(socket: WebSocket, outgoing: _Outgoing) -> None:

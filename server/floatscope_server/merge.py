@@ -123,7 +123,8 @@ def merge_ranks(
 
     ``steps`` ascend and hold every step of every frame; ``size`` is the number of layers of the run. ``names`` are the
     fields that are wanted, all without it; others may be missing in the result. Copies stand in for the rows of a
-    rank that has not reported the step.
+    rank that has not reported the step, and one of them where nothing else would be shown: ranks that call each other
+    the original.
     """
     wanted = set(FIELD_DTYPES) if names is None else set(names) | {"count"}
     if wanted & set(_SHARES):
@@ -161,6 +162,10 @@ def merge_ranks(
             if missing.any():
                 total.add(rank, part, missing)
                 counted |= missing
+    for rank, part in (copy for held in copies.values() for copy in held):
+        missing = part.present & ~total.part.present
+        if missing.any():
+            total.add(rank, part, missing)
     return Merged(together=_frame(steps, total.part), present=total.part.present, argmax=total.argmax, alone=alone)
 
 

@@ -39,7 +39,7 @@ _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Run(SQLModel, table=True):
-    """A training job. ``attempt`` is the current one, ``steps`` their number counted from step 0.
+    """A training job. ``attempt`` is the current one, ``world`` that of it, ``steps`` their number counted from step 0.
 
     ``glance`` is what a list of runs shows: the last values, a short loss curve, the worst headroom of late.
     ``progress_at`` is when the last new step arrived, ``seconds_per_step`` their running mean.
@@ -64,12 +64,16 @@ class Run(SQLModel, table=True):
 
 
 class Attempt(SQLModel, table=True):
-    """A start or restart of a run; steps are null until the first arrives."""
+    """A start or restart of a run; steps are null until the first arrives.
+
+    ``world`` is its number of ranks: another attempt may have fewer or more.
+    """
 
     __tablename__ = "attempt"
 
     run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
     n: int = Field(primary_key=True)
+    world: int = 1
     first_step: int | None = Field(default=None, sa_type=BigInteger)
     last_step: int | None = Field(default=None, sa_type=BigInteger)
     started_at: datetime

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from floatscope import Scope
+from floatscope._backend import Backend
 from floatscope._guard import Guard, swallowed
-from floatscope._means import Means
 from floatscope._memory import MemorySink
 from floatscope._stats import Reference, Rows, Variant
 from floatscope._stats._bounds import has_memory
 from floatscope._stats._cpu import Cpu
 from floatscope._stats._layout import spans
-from tests.agent.rows_on_the_host import means
+from tests.agent.rows_on_the_host import like_a_card
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -56,26 +56,27 @@ def test_no_variant_reads_beyond_a_storage(variant: Variant) -> None:
         list(spans(given_away(torch.ones(4))))
 
 
-@pytest.mark.parametrize("chosen", [None, means()], ids=["on the host", "in batches"])
+@pytest.mark.parametrize("chosen", [None, like_a_card()], ids=["on the host", "in batches"])
 def test_a_training_that_frees_memory_by_hand(
-    attach: Attach, chosen: Means | None, monkeypatch: pytest.MonkeyPatch
+    attach: Attach, chosen: Backend | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Guard, "reraise", False)
     before = sum(swallowed().values())
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    model = nn.Sequential(first, second)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scope, sink = attach(model, optimizer, activations_every=1, weights_every=1, updates_every=1, _means=chosen)
+    scope, sink = attach(model, optimizer, activations_every=1, weights_every=1, updates_every=1, _backend=chosen)
     last = optimizer.register_step_pre_hook(lambda *_: None)
     for step in range(4):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
-        gradient, weight = model[0].weight.grad, model[1].weight
+        gradient, weight = first.weight.grad, second.weight
         assert gradient is not None
         kept, kept_weight = gradient.clone(), weight.detach().clone()
         if step == 2:
             given_away(gradient)
             given_away(weight)
-            torch.nn.utils.clip_grad_norm_([model[0].bias], 1.0)  # here all weights are read
+            torch.nn.utils.clip_grad_norm_([first.bias], 1.0)  # here all weights are read
             scope._gradients.read_optimizer(optimizer, loss_scaled=False)
             gradient.untyped_storage().resize_(kept.nbytes)
             weight.untyped_storage().resize_(kept.nbytes)

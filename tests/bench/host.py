@@ -21,8 +21,8 @@ from torch import nn
 
 import floatscope
 from floatscope import wire
+from floatscope._backend import Backend
 from floatscope._device_rows import Route
-from floatscope._means import Means
 from floatscope._record import PendingRecord
 from floatscope._ring import Ring
 from floatscope._sender import Sender
@@ -94,12 +94,12 @@ class _Sink(Sender):
         self.clock.calls["put"].append(took)
 
 
-def _means() -> Means:
+def _backend() -> Backend:
     def make(_: int) -> Ring:
         # Filled: pinned memory has its pages already.
         return Ring(64 << 20, reserve=64 << 10, allocate=lambda words: on_the_host(words).fill_(0))
 
-    return Means(
+    return Backend(
         variant=lambda _: _Nothing(),
         batched=lambda _: True,
         route=lambda _: Route(make, cast("Streams", _Passed())),
@@ -117,7 +117,7 @@ class _Training:
         sink = _Sink(wire.Identity(run="bench", writer="0" * 32), _NOWHERE)
         sink.clock = self.clock
         self.sink = sink
-        self.scope = floatscope.watch(self.model, self.optimizer, _sink=sink, _means=_means(), **options)
+        self.scope = floatscope.watch(self.model, self.optimizer, _sink=sink, _backend=_backend(), **options)
         self._time()
 
     def _time(self) -> None:

@@ -95,10 +95,10 @@ def test_who_comes_back_within_a_minute_hears_what_it_missed() -> None:
     agents.alert_fired("run", _alert(2, severity="info"))
     agents.alert_fired("other", _alert(3))
     soon, late = _Ear(), _Ear()
-    agents.add("run", soon)
+    agents.add("run", 1, soon)
     assert [message.id for message in soon.heard if isinstance(message, wire.Alert)] == [1]
     clock.now += 2
-    agents.add("run", late)
+    agents.add("run", 1, late)
     assert late.heard == []
 
 
@@ -111,8 +111,8 @@ def test_a_kind_of_alert_freezes_a_run_once_in_ten_minutes() -> None:
     agents.alert_fired("other", _alert(4))
     agents.alert_fired("run", _alert(5, severity="warning", kind="underflow"))
     ear, other = _Ear(), _Ear()
-    agents.add("run", ear)
-    agents.add("other", other)
+    agents.add("run", 1, ear)
+    agents.add("other", 1, other)
     frozen = [message for message in ear.heard if isinstance(message, wire.Freeze)]
     assert [(message.id, message.kind, message.step) for message in frozen] == [
         ("alert-1", "nonfinite", 10),
@@ -123,7 +123,7 @@ def test_a_kind_of_alert_freezes_a_run_once_in_ten_minutes() -> None:
     clock.now += 601
     agents.alert_fired("run", _alert(6))
     again = _Ear()
-    agents.add("run", again)
+    agents.add("run", 1, again)
     assert [type(message) for message in again.heard] == [wire.Alert, wire.Freeze]
 
 
@@ -131,7 +131,7 @@ def test_only_who_took_the_message_is_counted() -> None:
     agents = Agents()
     slow, gone, good = _Ear(full=True), _Ear(), _Ear()
     for ear in (slow, gone, good):
-        agents.add("run", ear)
+        agents.add("run", 1, ear)
     agents.remove("run", gone)
     assert agents.tell("run", wire.Focus(steps=1)) == 1
     assert gone.heard == []

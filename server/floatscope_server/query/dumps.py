@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 import msgspec
 import numpy as np
+from sqlalchemy import Row
 from sqlalchemy import select as select_columns
-from sqlmodel import Session, col, func, select
+from sqlmodel import Session, col, func
 
 from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import DumpPart, Run
 from floatscope_server.query.heatmap import run_layers
 
-__all__ = ["UnknownDumpError", "dump_content", "dump_list"]
+__all__ = ["DumpTooLargeError", "UnknownDumpError", "dump_content", "dump_list"]
+
+_MOST_BYTES = 48 << 20
+"""Of the statistics, histograms and scalars in one answer. As text they take about three times as much."""
+
+_ENTRY_BYTES = 256
+"""What an entry takes at least."""
 
 _BODIES = msgspec.msgpack.Decoder(list[bytes])
 _BODY = msgspec.msgpack.Decoder(wire.Body)
 
 
 class UnknownDumpError(LookupError):
-    """The run has no dump of this name."""
+    """The run has no dump of this name, or nothing in it of the rank that was asked for."""
+
+
+class DumpTooLargeError(ValueError):
+    """More was asked for than one answer can hold."""
 
 
 def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
@@ -64,60 +75,94 @@ def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
             },
         )
         dump["first_step"], dump["last_step"] = min(dump["first_step"], first), max(dump["last_step"], last)
-        dump["ranks"].append(rank)
+        if rank not in dump["ranks"]:
+            dump["ranks"].append(rank)
         dump["complete"] = dump["complete"] and count == parts
         dump["bytes"] += size
     return list(dumps.values())
 
 
-def dump_content(session: Session, run: Run, name: str, *, kind: str | None) -> dict[str, object]:
+def dump_content(
+    session: Session, run: Run, name: str, *, kind: str | None, rank: int | None = None
+) -> dict[str, object]:
     """One dump: of each rank the scalars, the statistics, the histograms and the events of every step in it.
 
-    With ``kind`` only the statistics and histograms of that kind of tensor. ``UnknownDumpError`` if there is none.
+    With ``kind`` only the statistics and histograms of that kind of tensor, with ``rank`` only of that rank.
+    ``UnknownDumpError`` if there is none, ``DumpTooLargeError`` when it would take the server too much memory.
     """
     listed = next((dump for dump in dump_list(session, run) if dump["id"] == name), None)
-    if listed is None:
+    if listed is None or (rank is not None and rank not in listed["ranks"]):
         raise UnknownDumpError(name)
     assert run.id is not None
     names = {index: layer.name for index, layer in run_layers(session, run.id).items()}
-    parts = session.exec(
-        select(DumpPart)
-        .where(DumpPart.run_id == run.id, DumpPart.dump == name)
+    wanted = (col(DumpPart.run_id) == run.id, col(DumpPart.dump) == name)
+    parts = session.execute(
+        select_columns(DumpPart.__table__)  # type: ignore[attr-defined]
+        .where(*wanted, *(() if rank is None else (col(DumpPart.rank) == rank,)))
         .order_by(col(DumpPart.rank), col(DumpPart.writer), col(DumpPart.part))
+        .execution_options(yield_per=1)
     )
+    room = _Room(_MOST_BYTES)
     return {
         **listed,
-        "ranks": [_rank(rank, list(pieces), names, kind) for (rank, _), pieces in groupby(parts, _writer)],
+        "ranks": [_rank(of_rank, pieces, names, kind, room) for (of_rank, _), pieces in groupby(parts, _writer)],
     }
 
 
-def _writer(part: DumpPart) -> tuple[int, int]:
+class _Room:
+    """What is left of an answer's bytes."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._left = nbytes
+
+    def take(self, nbytes: int) -> None:
+        self._left -= nbytes
+        if self._left < 0:
+            raise DumpTooLargeError
+
+
+def _writer(part: Row[Any]) -> tuple[int, int]:
     return part.rank, part.writer
 
 
-def _rank(rank: int, parts: Sequence[DumpPart], names: Mapping[int, str], kind: str | None) -> dict[str, object]:
-    bodies = [_BODY.decode(data) for part in parts for data in _BODIES.decode(part.data)]
+def _rank(
+    rank: int, parts: Iterable[Row[Any]], names: Mapping[int, str], kind: str | None, room: _Room
+) -> dict[str, object]:
+    """Piece by piece: only what is shown is in memory."""
     scalars: dict[str, list[tuple[int, float]]] = {}
-    for series in (series for body in bodies for series in body.scalars):
-        steps, values = np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8")
-        scalars.setdefault(series.name, []).extend(zip(steps.tolist(), values.tolist(), strict=True))
+    summaries: list[dict[str, object]] = []
+    histograms: list[dict[str, object]] = []
+    events: list[dict[str, object]] = []
+    first, count = None, 0
+    for part in parts:
+        first, count = first or part, count + 1
+        for body in (_BODY.decode(data) for data in _BODIES.decode(part.data)):
+            for series in body.scalars:
+                room.take(2 * _ENTRY_BYTES + 2 * len(series.steps))
+                steps, values = np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8")
+                scalars.setdefault(series.name, []).extend(zip(steps.tolist(), values.tolist(), strict=True))
+            for summary in body.summaries:
+                if kind is None or summary.kind == kind:
+                    room.take(_ENTRY_BYTES + sum(len(field.data) for field in summary.fields))
+                    summaries.append(_summary(summary, names))
+            for histogram in body.histograms:
+                if kind is None or histogram.kind == kind:
+                    room.take(_ENTRY_BYTES * (1 + len(histogram.layers) // 4) + len(histogram.counts))
+                    histograms.append(_histogram(histogram, names))
+            for event in body.events:
+                room.take(_ENTRY_BYTES)
+                events.append(msgspec.structs.asdict(event))
+    assert first is not None
     return {
         "rank": rank,
-        "attempt": parts[0].attempt,
-        "first_step": parts[0].first_step,
-        "last_step": parts[0].last_step,
-        "complete": len(parts) == parts[0].parts,
+        "attempt": first.attempt,
+        "first_step": first.first_step,
+        "last_step": first.last_step,
+        "complete": count == first.parts,
         "scalars": scalars,
-        "summaries": [
-            _summary(summary, names)
-            for body in bodies
-            for summary in body.summaries
-            if kind is None or summary.kind == kind
-        ],
-        "histograms": [
-            _histogram(part, names) for body in bodies for part in body.histograms if kind is None or part.kind == kind
-        ],
-        "events": [msgspec.structs.asdict(event) for body in bodies for event in body.events],
+        "summaries": summaries,
+        "histograms": histograms,
+        "events": events,
     }
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, select
+from sqlmodel import Session, func, select
 
 from floatscope import wire
 from floatscope._formats import formats
 from floatscope_server.jsontext import values_of
 from floatscope_server.merge import merge_ranks
-from floatscope_server.models import LayerRow, Run
+from floatscope_server.models import Attempt, LayerRow, Run
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import METRICS, MISSING, Metric
 from floatscope_server.query.frames import FrameCache, stored_steps, summary_frames
@@ -161,7 +161,9 @@ def heat_map(
     else:
         cell = cell_size(*span, max(1, min(columns, _MOST_CELLS // max(1, len(table)))))
         starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
-        values, seen = _values(session, cache, stream, line, span, cell, limits, how, merging=run.world > 1)
+        values, seen = _values(
+            session, cache, stream, line, span, cell, limits, how, merging=_ranks(session, run.id) > 1
+        )
         wanted = None if names is None else set(names)
         shown = [
             layer
@@ -183,6 +185,11 @@ def heat_map(
         values=values,
         reach=reach_of(session, run),
     )
+
+
+def _ranks(session: Session, run_id: int) -> int:
+    """Of the attempt that had the most."""
+    return session.exec(select(func.max(Attempt.world)).where(Attempt.run_id == run_id)).one() or 1
 
 
 def _span(line: list[Stretch], first: int | None, last: int | None) -> tuple[int, int] | None:

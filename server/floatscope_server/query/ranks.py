@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Run, Writer
+from floatscope_server.models import Attempt, Run, Writer
 
 __all__ = ["Reach", "reach_of"]
 
@@ -31,12 +33,16 @@ class Reach:
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that have reported nothing."""
-        return [rank for rank in range(self.world) if rank not in self.last_step]
+        """The first ranks that have reported nothing, at most 64."""
+        return self.missing_from(self.last_step)
+
+    def missing_from(self, ranks: Collection[int]) -> list[int]:
+        """The first ranks that are not among ``ranks``, at most 64."""
+        return list(islice((rank for rank in range(self.world) if rank not in ranks), _SHOWN))
 
     def meta(self) -> dict[str, object]:
         """For an answer."""
-        return {"world": self.world, "complete_to": self.complete_to, "missing_ranks": self.missing[:_SHOWN]}
+        return {"world": self.world, "complete_to": self.complete_to, "missing_ranks": self.missing}
 
 
 _SHOWN = 64
@@ -44,13 +50,15 @@ _SHOWN = 64
 
 def reach_of(session: Session, run: Run, attempt: int | None = None) -> Reach:
     """Of the present attempt, or of another one."""
+    number = run.attempt if attempt is None else attempt
+    of_attempt = session.get(Attempt, (run.id, number))
     rows = session.execute(
         select(col(Writer.rank), func.max(Writer.last_step))
         .where(
             col(Writer.run_id) == run.id,
-            col(Writer.attempt) == (run.attempt if attempt is None else attempt),
+            col(Writer.attempt) == number,
             col(Writer.last_step) >= 0,
         )
         .group_by(col(Writer.rank))
     )
-    return Reach(world=run.world, last_step=dict(rows.all()))
+    return Reach(world=run.world if of_attempt is None else of_attempt.world, last_step=dict(rows.all()))

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, Frame
-from floatscope_server.merge import merge_ranks
+from floatscope_server.merge import MERGING, merge_ranks
 from floatscope_server.models import Run
 from floatscope_server.query.frames import FrameCache, summary_frames
 from floatscope_server.query.heatmap import in_execution_order, run_layers
@@ -37,24 +37,32 @@ def step_summaries(
         "step": step,
         "world": reach.world,
         "complete": False,
-        "missing_ranks": list(range(reach.world)),
+        "missing_ranks": reach.missing_from(()),
         "layers": [],
     }
     if stream is None or stretch is None:
         return answer
     table = run_layers(session, run.id)
+    wanted = None if names is None else set(names)
     window = Stretch(attempt=stretch.attempt, first=step, last=step)
     frames = [(s.rank, s.content.between(step, step)) for s in summary_frames(session, cache, stream, window)]
     merged = merge_ranks(frames, np.array([step]), len(table))
+    apart = {
+        rank: {
+            index
+            for of, frame in frames
+            if of == rank and frame.placement not in MERGING
+            for index in frame.layers.tolist()
+        }
+        for rank in merged.alone
+    }
     rows: list[dict[str, object]] = []
     for layer in in_execution_order(table):
-        if names is not None and layer.name not in names:
+        if wanted is not None and layer.name not in wanted:
             continue
         together = merged.present[0, layer.index]
         alone = {
-            str(rank): _row(frame, layer.index)
-            for rank, frame in merged.alone.items()
-            if any(layer.index in f.layers for r, f in frames if r == rank and f.placement in ("", "local"))
+            str(rank): _row(frame, layer.index) for rank, frame in merged.alone.items() if layer.index in apart[rank]
         }
         if together or alone:
             merged_row = None
@@ -63,7 +71,7 @@ def step_summaries(
                 merged_row = {**_row(merged.together, layer.index), "absmax_rank": None if rank < 0 else rank}
             rows.append({"layer": layer.name, "index": layer.index, "merged": merged_row, "ranks": alone})
     # A rank may read less often than another.
-    missing = sorted(set(range(reach.world)).difference(rank for rank, _ in frames))
+    missing = reach.missing_from({rank for rank, _ in frames})
     return {**answer, "complete": not missing, "missing_ranks": missing, "layers": rows}
 
 

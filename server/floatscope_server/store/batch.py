@@ -37,8 +37,16 @@ from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, L
 from floatscope_server.store.left_out import LeftOut
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
-from floatscope_server.store.parts import MAX_STEP, NANOSECONDS, acceptable_layer, check_body, fit_cost
-from floatscope_server.store.together import SHARE, Together, stored_scalars
+from floatscope_server.store.parts import (
+    MAX_STEP,
+    NANOSECONDS,
+    acceptable_layer,
+    any_nonfinite,
+    bounded,
+    check_body,
+    fit_cost,
+)
+from floatscope_server.store.waiting import forget_waiting, together_of
 
 __all__ = ["Batch", "Reply"]
 
@@ -94,9 +102,9 @@ class Batch:
         elif isinstance(message, wire.Gap):
             self._gap(run, writer, message, reply)
         elif isinstance(message, wire.Beat):
-            writer.queue_bytes = _bounded(message.queue_bytes)
-            writer.spool_bytes = _bounded(message.spool_bytes)
-            writer.dropped = max(writer.dropped, _bounded(message.dropped))
+            writer.queue_bytes = bounded(message.queue_bytes)
+            writer.spool_bytes = bounded(message.spool_bytes)
+            writer.dropped = max(writer.dropped, bounded(message.dropped))
             writer.overhead_s = message.overhead_s if np.isfinite(message.overhead_s) else 0.0
             writer.cost = fit_cost(message.cost) or writer.cost
             self.replies.append((reply, wire.Beat()))
@@ -144,7 +152,7 @@ class Batch:
             rank=writer.rank,
             first=first,
             last=min(max(gap.last, first), MAX_STEP),
-            count=_bounded(gap.count),
+            count=bounded(gap.count),
             reason=gap.reason[:_MAX_REASON],
         )
         self._session.add(row)
@@ -193,7 +201,9 @@ class Batch:
             run.progressed(writer.attempt, body.first_step, last, self._now)
         for reason, count in checked.dropped.items():
             self._left_out.note(run, writer, body.first_step, max(last, body.first_step), reason, count)
-        concluded = self._together(run, writer).take(writer.rank, run.world, body, run.layers)
+        world = run.worlds[writer.attempt]
+        together = together_of(self._session, run, writer.attempt)
+        concluded = together.take(writer.rank, world, body, run.layers)
         body = msgspec.structs.replace(body, events=(*body.events, *concluded.events))
         self._store(run, writer, block.seq, body, concluded.scalars)
         if writer.attempt == run.attempt:
@@ -206,24 +216,13 @@ class Batch:
                 rank=writer.rank,
                 writer=writer.id,
                 seq=block.seq,
-                world=run.world,
+                world=world,
                 body=body,
                 layers=run.layers,
                 merged=concluded.scalars,
             )
         )
         self._ack(writer, reply)
-
-    def _together(self, run: KnownRun, writer: KnownWriter) -> Together:
-        """What the ranks of the writer's attempt have in common, as it was when the server was stopped."""
-        found = run.together.get(writer.attempt)
-        if found is None:
-            found = run.together[writer.attempt] = Together()
-            if any((attempt, name) == (writer.attempt, SHARE) for attempt, _, name in run.series):
-                stream, last = run.streams["scalar"], run.attempts[writer.attempt][1]
-                for rank, scalars in stored_scalars(self._session, stream, writer.attempt, last):
-                    found.norms(rank, run.world, scalars)
-        return found
 
     def name_layers(self, run: KnownRun, writer: KnownWriter, layers: Sequence[wire.Layer]) -> None:
         """Take in the layer table of a hello."""
@@ -245,8 +244,10 @@ class Batch:
         known = self._map_of(writer)
         numbers: dict[int, int] = {}
         for given in layers:
-            layer = named_apart(run, writer, given, table)
-            reason = acceptable_layer(layer)
+            reason = acceptable_layer(given)
+            layer = given if reason is not None else named_apart(run, writer, given, table, self._map_of)
+            if reason is None and layer is not given:
+                reason = acceptable_layer(layer)
             if reason is None and layer.name not in run.names and len(table) >= most:
                 reason = f"more than {most} layers in one run"
             if reason is None and layer.index not in numbers and len(known) + len(numbers) >= 2 * most:
@@ -304,7 +305,7 @@ class Batch:
             )
 
         for summary in body.summaries:
-            flags = NONFINITE if _any_nonfinite(summary) else 0
+            flags = NONFINITE if any_nonfinite(summary) else 0
             add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, wire.encode(summary))
         for histogram in body.histograms:
             add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
@@ -369,6 +370,7 @@ class Batch:
         for run in self.changed.values():
             self._write_run(run)
             self._write_series(run)
+            forget_waiting(run)
         self._session.flush()
 
     def _write_series(self, run: KnownRun) -> None:
@@ -457,20 +459,10 @@ class Batch:
             *(writer.attempt for writer in run.writers.values() if writer.id in self._writers),
         }:
             first, last = run.attempts[attempt]
-            values: dict[str, Any] = {"first_step": first, "last_step": last}
+            values: dict[str, Any] = {"first_step": first, "last_step": last, "world": run.worlds[attempt]}
             if attempt == run.attempt:
                 values["ended_at"] = utc(seen) if ended else None
                 values["end_reason"] = (", ".join(sorted(reasons)) or run.state) if ended else None
             self._connection.execute(
                 update(Attempt).where(col(Attempt.run_id) == run.id, col(Attempt.n) == attempt).values(**values)
             )
-
-
-def _any_nonfinite(summary: wire.Summaries) -> bool:
-    return any(
-        np.frombuffer(field.data, field.dtype).any() for field in summary.fields if field.name in {"nans", "infs"}
-    )
-
-
-def _bounded(value: int) -> int:
-    return min(max(value, 0), MAX_STEP)

@@ -21,6 +21,8 @@ __all__ = ["store_dump"]
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_PARTS = 256
 _MAX_KIND = 64
+_MAX_BODIES = 1024
+"""In one piece, that the writer thread reads in about 50 ms."""
 
 
 def store_dump(
@@ -77,6 +79,8 @@ def _unfit(dump: wire.Dump) -> str | None:
         return "a dump with a kind out of bounds"
     if not 1 <= dump.parts <= _MAX_PARTS or not 0 <= dump.part < dump.parts:
         return f"a dump of more than {_MAX_PARTS} pieces, or a piece beyond its last"
+    if len(dump.bodies) > _MAX_BODIES:
+        return f"a piece of a dump with more than {_MAX_BODIES} bodies"
     if dump.alert is not None and not 0 <= dump.alert < MAX_STEP:
         return "a dump for an alert out of range"
     if not all(0 <= step < MAX_STEP for step in (dump.step, dump.first_step, dump.last_step)):

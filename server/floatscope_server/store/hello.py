@@ -79,10 +79,11 @@ def greet(
                 message=f"this writer belongs to the run {run.name!r}, not to {identity.run!r}",
                 hint="start the agent again; a writer never changes its run",
             )
-        if writer.rank != identity.rank or run.world < identity.world:
+        if writer.rank != identity.rank or run.worlds[writer.attempt] < identity.world:
             return wire.Refused(
                 code="writer",
-                message=f"this writer is rank {writer.rank} of {run.world}, not {identity.rank} of {identity.world}",
+                message=f"this writer is rank {writer.rank} of {run.worlds[writer.attempt]}, "
+                f"not {identity.rank} of {identity.world}",
                 hint="start the agent again; a writer never changes its rank nor the world's size",
             )
     else:
@@ -99,11 +100,11 @@ def greet(
         run = found
         attempt = identity.attempt or _inferred(run, identity)
         if attempt not in run.attempts:
-            _new_attempt(session, run, attempt, now)
+            _new_attempt(session, run, attempt, identity, now)
         writer = _new_writer(session, run, attempt, hello, now)
         ledger.add(run, writer)
     writer.seen_at = now
-    run.world = max(run.world, identity.world)
+    run.worlds[writer.attempt] = max(run.worlds[writer.attempt], _world(identity))
     batch.touch(run, writer)
     batch.name_layers(run, writer, hello.layers)
     for name, reason in unfit.items():
@@ -115,6 +116,11 @@ def _inferred(run: KnownRun, identity: wire.Identity) -> int:
     """The current attempt, or the next one if another process of this rank is in it."""
     taken = any(w.rank == identity.rank and w.attempt == run.attempt for w in run.writers.values())
     return run.attempt + 1 if taken else run.attempt
+
+
+def _world(identity: wire.Identity) -> int:
+    """How many ranks there are at least: where RANK is set and WORLD_SIZE is not, there are more than one."""
+    return max(identity.world, identity.rank + 1)
 
 
 def _fit(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -139,7 +145,7 @@ def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: f
         name=hello.identity.run,
         state="live",
         attempt=hello.identity.attempt or 1,
-        world=hello.identity.world,
+        world=_world(hello.identity),
         config=config,
         created_at=utc(now),
         started_at=utc(now),
@@ -154,19 +160,19 @@ def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: f
         name=row.name,
         state=row.state,
         attempt=row.attempt,
-        world=row.world,
         steps=0,
         layers={},
         names={},
         streams={},
         attempts={},
+        worlds={},
         writers={},
         glance=Glance(),
         progress_at=now,
     )
 
 
-def _new_attempt(session: Session, run: KnownRun, attempt: int, now: float) -> None:
+def _new_attempt(session: Session, run: KnownRun, attempt: int, identity: wire.Identity, now: float) -> None:
     if attempt > run.attempt:
         session.execute(
             update(Attempt)
@@ -175,7 +181,8 @@ def _new_attempt(session: Session, run: KnownRun, attempt: int, now: float) -> N
         )
         run.attempt = attempt
         run.progress_at = now
-    session.add(Attempt(run_id=run.id, n=attempt, started_at=utc(now)))
+    run.worlds[attempt] = _world(identity)
+    session.add(Attempt(run_id=run.id, n=attempt, world=run.worlds[attempt], started_at=utc(now)))
     session.flush()
     run.attempts[attempt] = (None, None)
 

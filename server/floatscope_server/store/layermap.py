@@ -44,6 +44,10 @@ class LayerMap:
     def __len__(self) -> int:
         return len(self.theirs)
 
+    def has(self, theirs: int, ours: int) -> bool:
+        """Whether the writer's layer ``theirs`` is the run's ``ours``."""
+        return bool(self[np.array([theirs], np.uint32)][0] == ours)
+
     def __getitem__(self, theirs: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int32]:
         """The run's number for each of ``theirs``, -1 where the writer has not named it."""
         if not len(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlmodel import Session, col, select
 
 from floatscope import wire
@@ -30,7 +28,6 @@ __all__ = [
     "Ledger",
     "layer_of",
     "operands_json",
-    "upsert_layers",
     "writer_of",
 ]
 
@@ -105,12 +102,13 @@ class KnownRun:
     name: str
     state: str
     attempt: int
-    world: int
     steps: int
     layers: Mapping[int, wire.Layer]
     names: dict[str, int]
     streams: dict[str, int]
     attempts: dict[int, tuple[int | None, int | None]]
+    worlds: dict[int, int]
+    """By attempt: a run may go on with fewer or more ranks than it began with."""
     writers: dict[str, KnownWriter]
     glance: Glance
     progress_at: float
@@ -121,6 +119,11 @@ class KnownRun:
     """Streams and attempts that have their row in stream_state."""
     together: dict[int, Together] = field(default_factory=dict)
     """By attempt; made with the first block of it that is seen."""
+
+    @property
+    def world(self) -> int:
+        """Ranks of the current attempt."""
+        return self.worlds[self.attempt]
 
     def progressed(self, attempt: int, first: int, last: int, now: float) -> None:
         """Take note of steps ``first`` to ``last`` of ``attempt``."""
@@ -145,29 +148,6 @@ class KnownRun:
 def operands_json(layer: wire.Layer) -> list[dict[str, str]]:
     """The operands of ``layer`` for its row."""
     return [{"kind": o.kind, "format": o.format, "role": o.role, "scaling": o.scaling} for o in layer.operands]
-
-
-def upsert_layers(connection: Connection, run_id: int, layers: Sequence[wire.Layer]) -> None:
-    """Write rows of layers that are new or changed, with the run's numbers."""
-    statement = upsert(LayerRow)
-    renewed = ("module_type", "parameters", "order_no", "operands")
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["run_id", "idx"], set_={name: statement.excluded[name] for name in renewed}
-        ),
-        [
-            {
-                "run_id": run_id,
-                "idx": layer.index,
-                "name": layer.name,
-                "module_type": layer.module_type,
-                "parameters": layer.parameters,
-                "order_no": layer.order,
-                "operands": operands_json(layer),
-            }
-            for layer in layers
-        ],
-    )
 
 
 def layer_of(row: LayerRow) -> wire.Layer:
@@ -244,7 +224,6 @@ class Ledger:
             name=row.name,
             state=row.state,
             attempt=row.attempt,
-            world=row.world,
             steps=row.steps,
             layers=MappingProxyType(layers),
             names={layer.name: index for index, layer in layers.items()},
@@ -255,6 +234,7 @@ class Ledger:
                 a.n: (a.first_step, a.last_step)
                 for a in session.exec(select(Attempt).where(Attempt.run_id == row.id).order_by(col(Attempt.n)))
             },
+            worlds={a.n: a.world for a in session.exec(select(Attempt).where(Attempt.run_id == row.id))},
             writers={},
             glance=Glance(row.glance),
             progress_at=row.progress_at.timestamp(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection
@@ -10,16 +10,25 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from floatscope import wire
 from floatscope_server.models import LayerRow
+from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, operands_json
 
 __all__ = ["named_apart", "upsert_layers"]
 
 
-def named_apart(run: KnownRun, writer: KnownWriter, layer: wire.Layer, table: Mapping[int, wire.Layer]) -> wire.Layer:
+def named_apart(
+    run: KnownRun,
+    writer: KnownWriter,
+    layer: wire.Layer,
+    table: Mapping[int, wire.Layer],
+    map_of: Callable[[KnownWriter], LayerMap],
+) -> wire.Layer:
     """``layer`` under the name that it has in the run: its own, or NAME@rankN where another rank means another module.
 
     Stages of a pipeline may all call their first module "0". What has the same name and another number of parameters
-    on another rank of the same attempt is another module.
+    on another rank of the same attempt is another module. Another number from a rank that has named it is the same
+    module still: a lazy one has its parameters after the first forward pass only. ``map_of`` gives the layers that a
+    writer has named.
     """
     apart = f"{layer.name}@rank{writer.rank}"
     if apart in run.names:
@@ -27,8 +36,13 @@ def named_apart(run: KnownRun, writer: KnownWriter, layer: wire.Layer, table: Ma
     index = run.names.get(layer.name)
     if index is None or table[index].parameters == layer.parameters:
         return layer
-    # A later attempt may have changed the model: then the first of its ranks says what the name means.
-    others = any(w.attempt == writer.attempt and w.rank != writer.rank for w in run.writers.values())
+    if map_of(writer).has(layer.index, index):
+        return layer
+    # A later attempt may have changed the model: then the first of its ranks to name the layer says what it is.
+    others = any(
+        other.attempt == writer.attempt and other.rank != writer.rank and index in map_of(other).ours
+        for other in run.writers.values()
+    )
     return msgspec.structs.replace(layer, name=apart) if others else layer
 
 

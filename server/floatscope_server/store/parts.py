@@ -20,7 +20,17 @@ from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
 
-__all__ = ["MAX_RANK", "MAX_STEP", "MAX_STEPS", "Checked", "acceptable_layer", "check_body", "fit_cost"]
+__all__ = [
+    "MAX_RANK",
+    "MAX_STEP",
+    "MAX_STEPS",
+    "Checked",
+    "acceptable_layer",
+    "any_nonfinite",
+    "bounded",
+    "check_body",
+    "fit_cost",
+]
 
 MAX_STEP = 1 << 53
 """First step number that a browser could not tell from its neighbour."""
@@ -79,6 +89,18 @@ def fit_cost(cost: wire.Cost | None) -> dict[str, Any] | None:
         "limit": cost.limit[:MAX_SHORT_NAME],
         "every": dict(sorted(every.items())[:MAX_DETAIL]),
     }
+
+
+def bounded(value: int) -> int:
+    """The nearest count that a column and a browser hold."""
+    return min(max(value, 0), MAX_STEP)
+
+
+def any_nonfinite(summary: wire.Summaries) -> bool:
+    """Whether it counts a NaN or an infinity."""
+    return any(
+        np.frombuffer(field.data, field.dtype).any() for field in summary.fields if field.name in {"nans", "infs"}
+    )
 
 
 def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Checked:

@@ -62,7 +62,7 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
             rank=rank,
             writer=writer,
             seq=seq,
-            world=run.world,
+            world=span.world,
             body=body,
             layers=layers,
             merged=merged,

@@ -28,7 +28,11 @@ _OWN_NORM = f"floatscope/{NORM}"
 _STEPS = 4096
 """Steps that wait for the rest of their ranks. Ranks run in step; what lags further behind is never complete."""
 _ROW_BYTES = 32 << 20
-"""Rows that wait for the other copies of theirs."""
+"""Rows that wait for the other copies of theirs, with all that is around them."""
+_OVERHEAD = 1024
+"""Bytes of the objects around the rows of one rank and step, rounded up."""
+_SHARES = 1 << 19
+"""Numbers that wait for those of other ranks, about 50 MB: 8192 ranks wait for 64 steps."""
 _NORM_TOLERANCE = 0.01
 _SUMSQ_TOLERANCE = 1e-6
 """Copies have the same bits; only the order of adding up may differ from one kind of device to another."""
@@ -64,6 +68,7 @@ class Together:
 
     def __init__(self) -> None:
         self._shares: OrderedDict[int, dict[int, float]] = OrderedDict()
+        self._waiting = 0
         self._norms: OrderedDict[int, dict[int, float]] = OrderedDict()
         self._framework: OrderedDict[int, dict[int, float]] = OrderedDict()
         self._rows: OrderedDict[tuple[str, str, int, int], _Copies] = OrderedDict()
@@ -95,12 +100,15 @@ class Together:
             # An agent that sends shares sends no norm: one of that name is the user's, and keeps it.
             self._given = self._given or any(other.name == NORM for other in scalars)
             for step, value in _points(series):
-                shares = _slot(self._shares, step)
+                shares = self._shares.setdefault(step, {})
+                self._waiting += rank not in shares
                 shares[rank] = value
-                if len(shares) == world:
+                if len(shares) >= world:
                     total = sum(shares.values())
                     finished[step] = math.sqrt(total) if total >= 0 else math.nan
-                    del self._shares[step]
+                    self._waiting -= len(self._shares.pop(step))
+                while len(self._shares) > _STEPS or self._waiting > _SHARES:
+                    self._waiting -= len(self._shares.popitem(last=False)[1])
         return finished
 
     def _checked_norms(
@@ -153,26 +161,32 @@ class Together:
         self, group: tuple[str, str, int], step: int, is_original: bool, rows: _Rows, table: Mapping[int, wire.Layer]
     ) -> Iterator[wire.Event]:
         held = self._rows.setdefault((*group, step), _Copies())
-        against = held.copies if is_original else held.original
+        # Rows of one step may come in several blocks. A copy waits for what of its original is still to come.
+        waiting = [] if is_original else [rows]
+        pairs = (
+            [(rows, copy) for copy in held.copies] if is_original else [(original, rows) for original in held.original]
+        )
         different: dict[int, set[int]] = {}
-        for other in against:
-            original, copy = (rows, other) if is_original else (other, rows)
+        for original, copy in pairs:
             layers, wrong = _differences(original, copy)
             for layer, differs in zip(layers.tolist(), wrong.tolist(), strict=True):
                 key = group[0], group[1], layer, copy[0]
                 if differs and key not in self._differing:
                     different.setdefault(layer, {original[0]}).add(copy[0])
                 (self._differing.add if differs else self._differing.discard)(key)
-        (held.original if is_original else held.copies).append(rows)
-        size = rows[1].nbytes + rows[2].nbytes
-        held.nbytes += size
-        self._row_bytes += size
+            if is_original:
+                waiting.append(_without(copy, layers))
+            else:
+                waiting = [_without(part, layers) for part in waiting]
+        waiting = [part for part in waiting if len(part[1])]
         if is_original:
-            # A copy that is still to come needs the original only.
-            freed = sum(copy[1].nbytes + copy[2].nbytes for copy in held.copies)
-            held.copies.clear()
-            held.nbytes -= freed
-            self._row_bytes -= freed
+            held.original.append(rows)
+            held.copies = waiting
+        else:
+            held.copies += waiting
+        nbytes = sum(_OVERHEAD + part[1].nbytes + part[2].nbytes for part in (*held.original, *held.copies))
+        self._row_bytes += nbytes - held.nbytes
+        held.nbytes = nbytes
         while self._row_bytes > _ROW_BYTES:
             _, oldest = self._rows.popitem(last=False)
             self._row_bytes -= oldest.nbytes
@@ -216,14 +230,25 @@ def _slot(waiting: OrderedDict[int, dict[int, float]], step: int) -> dict[int, f
     return found
 
 
+def _without(rows: _Rows, layers: _Index) -> _Rows:
+    """``rows`` of other layers only."""
+    rank, own, figures = rows
+    if np.array_equal(own, layers):
+        return rank, own[:0], figures[:0]
+    keep = ~np.isin(own, layers)
+    return rank, own[keep], figures[keep]
+
+
 def _differences(original: _Rows, copy: _Rows) -> tuple[_Index, npt.NDArray[np.bool_]]:
     """The layers that both have, and where they are not equal."""
     _, layers, ours = original
     _, theirs, others = copy
     if not np.array_equal(layers, theirs):
-        layers, at, there = np.intersect1d(layers, theirs, assume_unique=True, return_indices=True)
+        layers, at, there = np.intersect1d(layers, theirs, return_indices=True)
         ours, others = ours[at], others[there]
-    exact = (ours[:, :-1] == others[:, :-1]).all(axis=1)
+    # What is no number on both is no difference; how many there are of them is among what is compared.
+    same = (ours == others) | (np.isnan(ours) & np.isnan(others))
+    exact = same[:, :-1].all(axis=1)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(ours[:, -1] - others[:, -1]) > _SUMSQ_TOLERANCE * np.maximum(ours[:, -1], others[:, -1])
-    return layers, ~exact | apart
+    return layers, ~exact | (~same[:, -1] & (apart | ~np.isfinite(ours[:, -1]) | ~np.isfinite(others[:, -1])))

@@ -118,6 +118,7 @@ def upgrade() -> None:
         "attempt",
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("world", sa.Integer(), nullable=False),
         sa.Column("first_step", sa.BigInteger(), nullable=True),
         sa.Column("last_step", sa.BigInteger(), nullable=True),
         sa.Column("started_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
