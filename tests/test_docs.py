@@ -180,6 +180,13 @@ def test_every_option_is_documented() -> None:
     assert [field.name for field in dataclasses.fields(config) if not re.search(rf"\b{field.name}\b", text)] == []
 
 
+def test_kinds_of_events_are_documented() -> None:
+    sources = "".join(path.read_text() for side in ("agent", "server") for path in (ROOT / side).rglob("*.py"))
+    kinds = set(re.findall(r'\bEvent\([^()]*kind="(\w+)"', sources))
+    assert {"skipped", "coverage"} <= kinds
+    assert kinds <= {kind for row in table("docs/protocol.md", r"[a-z_, ]+") for kind in row[0].split(", ")}
+
+
 def test_every_environment_variable_of_the_agent_is_documented() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "agent").rglob("*.py"))
     text = (ROOT / "docs" / "command-line.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()

@@ -7,15 +7,14 @@ one talks to the server. They meet in the ``Outbox``, so a server that hangs sto
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -23,34 +22,27 @@ import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._flight import FlightRecorder
-from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays, one_line
 from floatscope._log import logger
 from floatscope._orders import Orders
 from floatscope._outbox import Outbox
-from floatscope._packing import Loss, pack
+from floatscope._packer import DeviceSource, Packer
 from floatscope._queue import PendingQueue
-from floatscope._record import NoThreadError, PendingRecord, RecordLostError, StepRecord
+from floatscope._record import NoThreadError, PendingRecord
 from floatscope._spool._home import About
 from floatscope._spool._leftovers import Leftovers
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._spooler import Spooler, SpoolPlace
 
-__all__ = ["DeviceSource", "Limits", "Sender", "SenderStats"]
+__all__ = ["Limits", "Sender", "SenderStats"]
 
-
-_T = TypeVar("_T")
-_asking = Guard("devices were asked")
 
 _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
 _WAKE_AT_SHARE = 0.25
 """Of ``Limits.pending_bytes``: a queue this full is packed at once. Waking costs the training thread some 15 us."""
-_RESOLVE_AT_ONCE_BYTES = 4 << 20
 _DUMP_SHARE = 0.5
 """Of ``Limits.outbox_bytes``: a flight recorder's dump waits outside while more than that is on its way."""
-_RECORDS_PER_TURN = 16
-"""Small records resolved before the interpreter is offered to the training thread: about 0.2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +59,6 @@ class Limits:
     """Encoded bytes of those records."""
     flush_s: float = 5.0
     """Longest time that ``close`` waits for the server."""
-
-
-class DeviceSource(Protocol):
-    """Where device readings come from. Used from one thread."""
-
-    def start(self) -> None:
-        """Begin reading."""
-
-    def poll(self) -> tuple[wire.Device, ...]:
-        """Readings since the last call. Never blocks."""
-
-    def close(self) -> None:
-        """Stop reading and end what was started."""
-
-    def forget(self) -> None:
-        """In a forked child: let go of inherited descriptors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +104,6 @@ class Sender:
         self._limits = limits or Limits()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
-        self._devices = devices
-        self._flight = FlightRecorder(max_steps=0, max_bytes=0) if flight is None else flight
         self._orders = Orders()
         self._cost: wire.Cost | None = None
         config = _plain(config or {})
@@ -146,6 +120,14 @@ class Sender:
                 on_leftovers=lambda paths: self._leftovers.start(paths),
             )
             self._outbox = self._spooler.outbox
+        self._packer = Packer(
+            self._queue,
+            self._outbox,
+            flight=FlightRecorder(max_steps=0, max_bytes=0) if flight is None else flight,
+            orders=self._orders,
+            devices=devices,
+            dump_bytes=_DUMP_SHARE * self._limits.outbox_bytes,
+        )
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._packed = threading.Event()
@@ -157,7 +139,6 @@ class Sender:
         self._put = 0
         self._put_too_late = 0
         self._thrown_away = 0
-        self._last_step = -1
         self._cpu_s = [0.0, 0.0]
         rng = random.Random()  # noqa: S311  # jitter, no secret
         self._link = Link(
@@ -313,90 +294,19 @@ class Sender:
     # The packing thread
 
     def _pack_until_closed(self) -> None:
-        self._ask_devices(lambda devices: devices.start())
+        self._packer.start()
         try:
             while not self._abort.is_set() and self._failure is None:
                 closing = self._closing.is_set()
-                self._pack_what_is_ready()
+                self._packer.pack(self._link.max_block_bytes, closing=closing)
                 if closing and not len(self._queue):
                     break
                 self._cpu_s[0] = time.thread_time()
                 self._wake.wait(0.01 if closing else _PACK_EVERY_S)
                 self._wake.clear()
         finally:
-            self._ask_devices(lambda devices: devices.close())
+            self._packer.close()
         self._packed.set()
-
-    def _ask_devices(self, what: Callable[[DeviceSource], _T]) -> _T | None:
-        """The answer of the device source. One that fails is not asked again: telemetry goes on without it."""
-        devices = self._devices
-        if devices is None:
-            return None
-        answered = False
-        with _asking:
-            answer = what(devices)
-            answered = True
-        if answered:
-            return answer
-        self._devices = None
-        with _asking:
-            devices.close()
-        return None
-
-    def _pack_what_is_ready(self) -> None:
-        devices = self._ask_devices(lambda devices: devices.poll()) or ()
-        more = True
-        while more:
-            records, more = self._resolve_some()
-            if dropped := self._queue.take_dropped():
-                self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
-            if devices and records:
-                records[-1] = replace(records[-1], devices=(*records[-1].devices, *devices))
-                devices = ()
-            self._pack(self._flight.see(records, self._link.max_block_bytes))
-        if devices:
-            alone = StepRecord(step=max(0, self._last_step), scalars={}, summaries=(), devices=devices)
-            for item in pack([alone], self._link.max_block_bytes):
-                self._outbox.append(replace(item, records=0))
-        self._flight.obey(self._orders.freezes, self._link.max_block_bytes)
-        room = math.inf if self._closing.is_set() else _DUMP_SHARE * self._limits.outbox_bytes
-        while self._flight.pieces and self._outbox.counts().waiting_bytes < room:
-            self._outbox.append(self._flight.pieces.popleft())
-
-    def _pack(self, records: list[StepRecord]) -> None:
-        packed = 0
-        try:
-            for item in pack(records, self._link.max_block_bytes):
-                self._outbox.append(item)
-                packed += item.records
-                time.sleep(0)  # lets the training thread have the interpreter
-        except Exception:
-            logger.debug("records could not be packed", exc_info=True)
-            rest = records[packed:]
-            self._lose("internal", rest[0].step, rest[-1].step, len(rest), [x for r in rest for x in r.layers])
-
-    def _lose(self, reason: str, first: int, last: int, records: int, layers: Iterable[wire.Layer]) -> None:
-        self._outbox.append(Loss(first=first, last=last, records=records, reason=reason))
-        self._outbox.announce(layers)
-
-    def _resolve_some(self) -> tuple[list[StepRecord], bool]:
-        records: list[StepRecord] = []
-        size = 0
-        while size < _RESOLVE_AT_ONCE_BYTES:
-            pending = self._queue.take()
-            if pending is None:
-                return records, False
-            size += pending.nbytes
-            try:
-                records.append(pending.resolve())
-            except Exception as error:  # a device error surfaces here first
-                logger.debug("step %d could not be read", pending.step, exc_info=True)
-                reason = error.reason if isinstance(error, RecordLostError) else "unreadable"
-                self._lose(reason, pending.step, pending.step, 1, pending.layers)
-            self._last_step = pending.step
-            if len(records) % _RECORDS_PER_TURN == 0:
-                time.sleep(0)
-        return records, True
 
     # The sending thread
 
@@ -420,7 +330,7 @@ class Sender:
         self._cpu_s[1] = time.thread_time()
         stats = self.stats()
         return wire.Beat(
-            step=self._last_step,
+            step=self._packer.last_step,
             queue_bytes=stats.waiting_bytes,
             spool_bytes=self._spooler.nbytes() if self._spooler is not None else 0,
             dropped=sum(stats.lost.values()),
@@ -454,8 +364,7 @@ class Sender:
         self._leftovers.forget_descriptors()
         if self._spooler is not None:
             self._spooler.forget_descriptors()
-        if self._devices is not None:
-            self._devices.forget()
+        self._packer.forget()
         self._queue, self._outbox = self._empty_queues()
 
 

@@ -11,22 +11,18 @@ import pytest
 import floatscope
 
 PROBE = """
-import json, sys, time
+import json, sys
 before = set(sys.modules)
-start = time.process_time()
 import floatscope
-seconds = time.process_time() - start
-print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
 def test_the_import_is_light() -> None:
-    seen = json.loads(subprocess.run([sys.executable, "-c", PROBE], check=True, capture_output=True).stdout)
-    roots = {name.partition(".")[0] for name in seen["modules"]}
+    modules = json.loads(subprocess.run([sys.executable, "-c", PROBE], check=True, capture_output=True).stdout)
+    roots = {name.partition(".")[0] for name in modules}
     assert roots.isdisjoint({"torch", "numpy", "msgspec", "websockets", "floatscope_server"})
-    assert [name for name in seen["modules"] if name.startswith("floatscope")] == ["floatscope"]
-    # CPU time, not wall time: measured 1 ms; what would make it heavy takes 50 ms and more.
-    assert seen["seconds"] < 0.03
+    assert [name for name in modules if name.startswith("floatscope")] == ["floatscope"]
 
 
 def test_every_promised_name_exists() -> None:

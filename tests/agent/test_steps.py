@@ -178,7 +178,7 @@ def test_scalars_named_like_ours_stay_the_users(attach: Attach) -> None:
     }
     ours = {name: second[f"floatscope/{name}"] for name in ("grad_norm", "lr", "loss_scale", "skipped")}
     assert ours == {"grad_norm": 2.0, "lr": 0.0, "loss_scale": 4.0, "skipped": 0.0}
-    assert 0 < second["floatscope/step_time_s"] < 3
+    assert second["floatscope/step_time_s"] > 0
     row = sink.row(1, "grad", "0")
     assert row is not None
     assert (row["absmax"], row["scale"]) == (1.0, 4.0)

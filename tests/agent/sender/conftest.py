@@ -19,8 +19,9 @@ from websockets.typing import Subprotocol
 from floatscope import wire
 from floatscope._conversation import Timing
 from floatscope._flight import FlightRecorder
+from floatscope._packer import DeviceSource
 from floatscope._record import StepRecord, SummaryRows
-from floatscope._sender import DeviceSource, Limits, Sender
+from floatscope._sender import Limits, Sender
 
 
 @dataclass

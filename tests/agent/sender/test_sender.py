@@ -393,7 +393,7 @@ def test_steps_lost_to_our_own_error_are_declared(
         raise RuntimeError("packing failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("floatscope._sender.pack", broken)
+        patch.setattr("floatscope._packer.pack", broken)
         sender.put(step(2))
         until(lambda: sum(sender.stats().lost.values()) == 2)
     sender.put(step(3))

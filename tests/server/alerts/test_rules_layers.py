@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from floatscope import wire
@@ -258,18 +256,14 @@ def test_values_lost_in_a_stored_tensor_show_as_zeros_with_a_shoulder(build: Bui
     assert run(0.2, 131072.0) == []  # a higher scale loses nothing
 
 
-def test_a_step_of_300_layers_takes_a_few_milliseconds(build: Build, record_property: Any) -> None:  # noqa: ANN401
+def test_300_quiet_layers_fire_nothing(build: Build) -> None:
     operands = [_op("act_in", "e4m3fnuz"), _op("grad", "fp16", "stored", "loss")]
     judge = Judge(build, build.layers(*(f"h.{i}" for i in range(300)), operands=operands))
-    spent = []
     for step in range(200):
         body = build.body(
             build.summary("act_in", step, 300, amax=50.0, under=0.01, floor=0.0),
             build.summary("grad", step, 300, amax=50.0, floor=0.0),
             records={step: {"loss": 2.0, "grad_norm": 1.0, "skipped": 0.0, "loss_scale": 65536.0}},
         )
-        begun = time.perf_counter()
         judge.feed(body)
-        spent.append(time.perf_counter() - begun)
-    record_property("step_ms_p99", float(np.quantile(spent, 0.99) * 1e3))
     assert judge.fired == []
