@@ -30,7 +30,9 @@ from floatscope._packing import Batch, pack
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 100.0
 STEPS = 3
-EVERY = floatscope.Config(activations_every=1, weights_every=1, histograms_every=1)
+EVERY = floatscope.Config(
+    activations_every=1, weights_every=1, updates_every=1, histograms_every=1, overhead_budget=0.0
+)
 VOCABULARY, WIDTH, INNER, BATCH = 11, 6, 10, 8
 
 
@@ -117,6 +119,7 @@ def train(training: Training, *, watch: bool = True, steps: int = STEPS, **optio
         result["coverage"] = scope.coverage
         scope.close()
         if not options:
+            result["kinds"] = [{rows.kind for rows in record.summaries} for record in sink.records()]
             batches = [batch for batch in pack(sink.records(), 1 << 20) if isinstance(batch, Batch)]
             result["bodies"] = [batch.body for batch in batches]
     return result
@@ -268,15 +271,14 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """The training called ``name``; of NAME:STEPS only the weights after so many steps, watched and not."""
+    """The training called ``name``; of NAME:STEPS the weights after that many, watched and not, and what was read."""
     name, _, steps = name.partition(":")
     make: Callable[[], Training] = globals()[name]
     if not steps:
         return train(make())
-    return {
-        key: train(make(), watch=watch, steps=int(steps))["weights"]
-        for key, watch in (("once", False), ("again", False), ("watched", True))
-    }
+    ways = {"once": False, "again": False, "watched": True}
+    results = {key: train(make(), watch=watch, steps=int(steps)) for key, watch in ways.items()}
+    return {key: result["weights"] for key, result in results.items()} | {"kinds": results["watched"]["kinds"]}
 
 
 @contextlib.contextmanager

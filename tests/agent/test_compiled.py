@@ -153,15 +153,19 @@ def test_inductor_shows_what_eager_does(attach: Attach, program: Callable[[str],
     }
 
 
-def test_gradients_alone_leave_every_bit(attach: Attach, program: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradients_alone_leave_every_bit(attach: Attach, program: Callable[[str], str], backend: str) -> None:
     program("g++")
+    every = Config(activations_every=1, histograms_every=1, weights_every=1, updates_every=1, overhead_budget=0.0)
 
     def trained(*, watching: bool) -> list[torch.Tensor]:
         torch.compiler.reset()
         model = Model(blocks=1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        scope = attach(model, optimizer, activations_every=1)[0] if watching else None
-        train(torch.compile(model, fullgraph=True), optimizer, scope, steps=24)
+        scope, sink = attach(model, optimizer, config=every) if watching else (None, MemorySink())
+        train(torch.compile(model, fullgraph=True, backend=backend), optimizer, scope, steps=200)
+        kinds = [{rows.kind for rows in record.summaries} for record in sink.records()]
+        assert kinds == [{"grad", "weight", "update"}] * (200 if watching else 0)
         return [p.detach().clone() for p in model.parameters()]
 
     first, repeated, observed = trained(watching=False), trained(watching=False), trained(watching=True)
