@@ -6,7 +6,7 @@ import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { looksCloser } from "./data/overhead.js";
 import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
-import { DISAGREEMENTS } from "./data/ranks.js";
+import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { createLive } from "./live.js";
 import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
@@ -118,6 +118,7 @@ export function createController(store) {
   /** Everything of the page again: after a gap nothing that was merged can be trusted. */
   function reload() {
     settleKind();
+    store.set({ closer: false }); // its end may be in what was missed
     const listed = loadRuns();
     subscribe();
     if (store.get().route.page !== "run") return;
@@ -201,7 +202,7 @@ export function createController(store) {
       store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
       const told = message.events.filter((/** @type {{ kind: string }} */ event) => DISAGREEMENTS.includes(event.kind));
       const { data } = state.detail;
-      if (data && told.length > 0) store.set({ detail: { ...state.detail, data: { ...data, ranks_disagree: [...(data.ranks_disagree ?? []), ...told] } } });
+      if (data && told.length > 0) store.set({ detail: { ...state.detail, data: { ...data, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
     } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
     else if (message.type === "layers") void loadHeat();
     else if (message.type === "resync") reload();

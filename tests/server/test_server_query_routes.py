@@ -105,7 +105,7 @@ def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent,
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0]]),), scalars=(make.scalars("loss", 0, [1.0]),)))
     assert set(server.json("/api/v1/runs")[0]) == {
         *("name", "state", "attempt", "steps", "started_at", "heartbeat_at", "finished_at"),
-        *("last", "worst", "alerts", "alerts_past", "sparkline", "overhead"),
+        *("last", "worst", "alerts", "alerts_past", "sparkline", "overhead", "world", "missing_ranks"),
     }
     shown = server.json("/api/v1/runs/a%20run")
     assert {

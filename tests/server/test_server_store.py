@@ -144,22 +144,22 @@ def test_what_a_killed_process_left_comes_before_the_attempt_that_runs(
     assert [attempts[one.writer] for one in live] == [1, 1]
     assert [(row.n, row.end_reason) for row in rows] == [(-1, "superseded"), (0, "superseded"), (1, None)]
     assert [row.started_at for row in rows] == sorted(row.started_at for row in rows)
-    run = _run(store)
+    run = run_of(store)
     assert (run.state, run.attempt, run.steps) == ("live", 1, 3)
     # A rank of the attempt that runs may be gone before it was heard of, and starts go on counting.
     assert pen(store, rank=2, world=3, age_s=90.0, gone=True).answers.empty()
     again = pen(store, rank=0, world=2)
     with store.read() as session:
-        attempts = {(w.id, w.rank): w.attempt for w in session.exec(select(Writer))}
-    assert [attempt for (_, rank), attempt in attempts.items() if rank == 2] == [1]
-    assert attempts[again.writer, 0] == 2
-    assert _run(store).attempt == 2
+        written = {(w.id, w.rank): w.attempt for w in session.exec(select(Writer))}
+    assert [attempt for (_, rank), attempt in written.items() if rank == 2] == [1]
+    assert written[again.writer, 0] == 2
+    assert run_of(store).attempt == 2
 
 
 def test_an_old_process_that_lives_supersedes_as_any_other(store: Store, pen: MakePen) -> None:
     pen(store, age_s=5.0)
     late = pen(store, age_s=500.0)  # a clock that jumped, or a start that took long
-    assert _run(store).attempt == 2
+    assert run_of(store).attempt == 2
     assert isinstance(late.hello(), wire.Welcome)
 
 

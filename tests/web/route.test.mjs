@@ -32,7 +32,7 @@ test("what a stranger typed falls back instead of breaking", () => {
 test("a run opens on the kind with its worst headroom, and waits for its first step before it says which", () => {
   /** @type {import("../../web/data/types.js").RunItem} */
   const run = {
-    name: "r", state: "live", attempt: 1, steps: 3, started_at: null, heartbeat_at: null, finished_at: null, sparkline: [], overhead: null,
+    name: "r", state: "live", attempt: 1, steps: 3, started_at: null, heartbeat_at: null, finished_at: null, sparkline: [], overhead: null, world: 1, missing_ranks: [],
     last: { loss: null, grad_norm: null, loss_scale: null }, worst: { headroom: "-Infinity", layer: "a", kind: "act_in", step: 2 },
     alerts: { critical: 0, warning: 0, info: 0 }, alerts_past: { critical: 0, warning: 0, info: 0 },
   };

@@ -9,9 +9,12 @@ export const DISAGREEMENTS = ["norm_mismatch", "replicas_differ", "layer_apart"]
 /** Ranks that are named; the rest is counted. */
 const NAMED = 8;
 
+/** Disagreements that are held. */
+const NEWEST = 64;
+
 /**
  * One note for each kind, about the newest of it; what concerns the numbers comes first.
- * @param {{ world?: number, missing_ranks?: number[], ranks_disagree?: Disagreement[] }} detail
+ * @param {{ world?: number | undefined, missing_ranks?: number[] | undefined, ranks_disagree?: Disagreement[] | undefined }} run
  * @returns {RankNote[]}
  */
 export function rankNotes({ world = 1, missing_ranks = [], ranks_disagree = [] }) {
@@ -21,7 +24,7 @@ export function rankNotes({ world = 1, missing_ranks = [], ranks_disagree = [] }
   const differ = newest("replicas_differ");
   if (differ) {
     const { layer, layers, ranks } = differ.detail;
-    notes.push({ key: "ranks.replicas_differ", severity: "critical", figures: { step: String(differ.step), layer: String(layer), layers: String(layers), ranks: String(ranks) } });
+    notes.push({ key: "ranks.replicas_differ", severity: "critical", figures: { step: String(differ.step), layer: apartFrom(layer), layers: String(layers), ranks: String(ranks) } });
   }
   const mismatch = newest("norm_mismatch");
   if (mismatch) {
@@ -32,8 +35,21 @@ export function rankNotes({ world = 1, missing_ranks = [], ranks_disagree = [] }
     notes.push({ key: "ranks.missing", severity: "warning", figures: { ranks: named, world: String(world) } });
   }
   const apart = newest("layer_apart");
-  if (apart) notes.push({ key: "ranks.layer_apart", severity: "info", figures: { layer: String(apart.detail["layer"]), name: String(apart.detail["name"]) } });
+  if (apart) notes.push({ key: "ranks.layer_apart", severity: "info", figures: { layer: apartFrom(apart.detail["layer"]), name: apartFrom(apart.detail["name"]) } });
   return notes;
+}
+
+/** A name whose own direction of writing leaves the sentence around it as it is (U+2068, U+2069). @param {unknown} name */
+function apartFrom(name) {
+  return `\u2068${String(name)}\u2069`;
+}
+
+/**
+ * What has come while the page is open, added to what was known; a server keeps as many.
+ * @param {readonly Disagreement[] | undefined} known @param {readonly Disagreement[]} told @returns {Disagreement[]}
+ */
+export function withDisagreements(known, told) {
+  return [...(known ?? []), ...told].slice(-NEWEST);
 }
 
 /** @param {unknown} value */

@@ -21,11 +21,13 @@
  * @property {Record<Severity, number>} alerts_past resolved ones
  * @property {JsonNumber[]} sparkline losses
  * @property {import("./overhead.js").Overhead | null} overhead what the agent costs
+ * @property {number} world ranks of the present attempt
+ * @property {number[]} missing_ranks the first ones that have reported nothing
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
  * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
- * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], world?: number, missing_ranks?: number[], ranks_disagree?: import("./ranks.js").Disagreement[] }} RunDetail
+ * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[] }} RunDetail
  *
  * @typedef {object} DeviceSample
  * @property {number} time_ns

@@ -163,7 +163,7 @@ export const en = {
   "ranks.title": "What the ranks do not agree on",
   "ranks.replicas_differ": "Copies differ since step {step}: {layer} is not the same on ranks {ranks} ({layers} layers in all). The replicas train different models from here on.",
   "ranks.norm_mismatch": "At step {step} the gradient norm is {ours}, and the framework clips by {framework}. Usually parameters are clipped in groups, or a part of the model is not watched.",
-  "ranks.missing": "Incomplete: of {world} ranks nothing has come from {ranks}. Totals over ranks are of the others.",
+  "ranks.missing": "Incomplete: nothing has come from rank {ranks} of {world} ranks. Totals over ranks are of the others.",
   "ranks.layer_apart": "Ranks call different modules {layer}; one of them is shown as {name}.",
   "alerts.title": "Alerts",
   "alerts.open": "{open} open of {all}",

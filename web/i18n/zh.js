@@ -164,7 +164,7 @@ export const zh = {
   "ranks.title": "各 rank 不一致之处",
   "ranks.replicas_differ": "自第 {step} 步起副本不一致：{layer} 在 rank {ranks} 上不相同（共 {layers} 层）。此后各副本训练的是不同的模型。",
   "ranks.norm_mismatch": "第 {step} 步梯度范数为 {ours}，而框架按 {framework} 裁剪。通常是参数分组裁剪，或模型有一部分未被观察。",
-  "ranks.missing": "不完整：{world} 个 rank 中，{ranks} 尚无数据。跨 rank 的总量只含其余各 rank。",
+  "ranks.missing": "不完整：{world} 个 rank 中，rank {ranks} 尚无数据。跨 rank 的总量只含其余各 rank。",
   "ranks.layer_apart": "各 rank 有不同的模块都叫 {layer}；其中一个显示为 {name}。",
   "alerts.title": "告警",
   "alerts.open": "{open} 条未解决，共 {all} 条",

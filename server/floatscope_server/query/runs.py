@@ -8,6 +8,7 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.views import alert_tally
 from floatscope_server.models import Run
+from floatscope_server.query.ranks import reach_of
 from floatscope_server.store.glance import Glance
 
 __all__ = ["run_item", "run_list"]
@@ -17,6 +18,7 @@ def run_item(session: Session, run: Run) -> dict[str, object]:
     """What a list shows of one run."""
     assert run.id is not None
     glance = Glance(run.glance)
+    reach = reach_of(session, run)
     return {
         "name": run.name,
         "state": run.state,
@@ -30,6 +32,8 @@ def run_item(session: Session, run: Run) -> dict[str, object]:
         **alert_tally(session, run.id),
         "sparkline": glance.sparkline,
         "overhead": glance.cost,
+        "world": reach.world,
+        "missing_ranks": reach.missing,
     }
 
 
