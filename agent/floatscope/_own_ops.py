@@ -70,7 +70,7 @@ class OwnOperations:
         self._functions = torch._C.DisableTorchFunction()
         self._functions.__enter__()
         self._recorded = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no keyword)
+        torch._C._set_grad_enabled(False)  # noqa: FBT003 (positional only)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
