@@ -9,7 +9,8 @@ from sqlalchemy import Engine, event
 from sqlmodel import select
 
 from floatscope import wire
-from floatscope_server.models import Gap, WalFrame, Writer
+from floatscope_server.models import Gap, LayerRow, WalFrame, Writer
+from floatscope_server.observation import Observation
 from floatscope_server.store import Store
 from floatscope_server.store.layermap import LayerMap
 
@@ -86,3 +87,25 @@ def test_who_is_silent_is_forgotten_and_known_again(store: Store, pen: MakePen, 
     with store.read() as session:
         assert session.exec(select(Gap)).all() == []
         assert len(session.exec(select(WalFrame)).all()) == 2
+
+
+def test_layers_are_numbered_by_the_run_not_by_the_writer(store: Store, pen: MakePen, make: Make) -> None:
+    seen: list[Observation] = []
+    store.observers.append(seen.append)
+    first = pen(store, world=2, layers=[make.layer(0, "a"), make.layer(1, "b")])
+    second = pen(store, rank=1, world=2, layers=[make.layer(5, "b"), make.layer(9, "a")])
+    first.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),)))
+    second.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[20.0, 10.0]], layers=[5, 9]),)))
+    store.write(lambda _: None)  # the writer thread takes this up after the observers had theirs
+    layers = [np.frombuffer(o.body.summaries[0].layers, "<u4").tolist() for o in seen]
+    assert layers == [[0, 1], [1, 0]]
+    assert {index: layer.name for index, layer in seen[1].layers.items()} == {0: "a", 1: "b"}
+
+
+def test_a_layer_named_again_is_renewed_in_place(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    one.deliver(wire.Body(layers=(make.layer(0, "a", ("grad", "fp16"), order=4),)))
+    with store.read() as session:
+        (row,) = session.exec(select(LayerRow)).all()
+    assert (row.idx, row.order_no) == (0, 4)
+    assert row.operands == [{"kind": "grad", "format": "fp16", "role": "stored", "scaling": "none"}]

@@ -58,19 +58,6 @@ def test_an_acknowledged_block_survives_the_next_start(
     assert _frames(again) == 2
 
 
-def test_layers_are_numbered_by_the_run_not_by_the_writer(store: Store, pen: MakePen, make: Make) -> None:
-    seen: list[Observation] = []
-    store.observers.append(seen.append)
-    first = pen(store, world=2, layers=[make.layer(0, "a"), make.layer(1, "b")])
-    second = pen(store, rank=1, world=2, layers=[make.layer(5, "b"), make.layer(9, "a")])
-    first.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),)))
-    second.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[20.0, 10.0]], layers=[5, 9]),)))
-    _observed(store)
-    layers = [np.frombuffer(o.body.summaries[0].layers, "<u4").tolist() for o in seen]
-    assert layers == [[0, 1], [1, 0]]
-    assert {index: layer.name for index, layer in seen[1].layers.items()} == {0: "a", 1: "b"}
-
-
 def test_a_layer_map_survives_a_restart_even_if_hello_names_none(
     open_store: OpenStore, pen: MakePen, make: Make
 ) -> None:
@@ -84,15 +71,6 @@ def test_a_layer_map_survives_a_restart_even_if_hello_names_none(
     one.deliver(wire.Body(summaries=(make.summaries("grad", 1, [[1.0]], layers=[7]),)))
     assert _frames(again) == 1
     assert _gaps(again) == {}
-
-
-def test_a_layer_named_again_is_renewed_in_place(store: Store, pen: MakePen, make: Make) -> None:
-    one = pen(store, layers=[make.layer(0, "a")])
-    one.deliver(wire.Body(layers=(make.layer(0, "a", ("grad", "fp16"), order=4),)))
-    with store.read() as session:
-        (row,) = session.exec(select(LayerRow)).all()
-    assert (row.idx, row.order_no) == (0, 4)
-    assert row.operands == [{"kind": "grad", "format": "fp16", "role": "stored", "scaling": "none"}]
 
 
 def test_a_restarted_rank_opens_the_next_attempt_and_others_join_it(store: Store, pen: MakePen) -> None:
