@@ -95,7 +95,7 @@ def test_several_models_keep_to_themselves(attach: Attach) -> None:
         made = generator(torch.ones(3, 4) * number)
         first.zero_grad()
         discriminator(made).mean().backward()
-        gradient = generator[0].weight.grad
+        gradient = generator.get_parameter("0.weight").grad
         assert gradient is not None
         want["generator"].append(gradient.abs().max().item())
         first.step()
@@ -187,3 +187,73 @@ def test_outputs_that_a_hook_of_the_users_replaces(attach: Attach, before: bool)
         assert row is not None
         assert row["absmax"] == np.float32(met[number])
     assert met[1] > 0
+
+
+class Stage(nn.Module):
+    """Some layers of a model, under the names that they have in the whole."""
+
+    def __init__(self, layers: nn.Sequential, first: int, last: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): layers[number] for number in range(first, last)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+
+def test_stages_of_a_pipeline_have_names_and_a_norm_of_their_own(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ranks in this process: what one sends to the other is handed over."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+    whole = copy.deepcopy(layers)
+    x = torch.randn(5, 4)
+    whole(x).square().mean().backward()
+    stages = [Stage(layers, 0, 2), Stage(layers, 2, 4)]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    attached = []
+    for rank, stage in enumerate(stages):
+        monkeypatch.setenv("RANK", str(rank))
+        attached.append((*attach(stage, torch.optim.SGD(stage.parameters(), lr=0.1), config=EVERY), stage))
+    sent = stages[0](x)
+    received = sent.detach().requires_grad_()
+    stages[1](received).square().mean().backward()
+    sent.backward(received.grad)
+    for scope, sink, stage in attached:
+        torch.nn.utils.clip_grad_norm_(stage.parameters(), 1e3)
+        scope.step()
+        names = [f"layers.{number}" for number in stage.layers if number != "1"]
+        assert list(sink.layers()) == names
+        squares = 0.0
+        for name in names:
+            want = floatscope.summarize([p.grad for p in whole[int(name[-1])].parameters() if p.grad is not None])
+            row = sink.row(0, "grad", name)
+            assert row is not None
+            assert row["count"] == want.count
+            assert row["absmax"] == np.float32(want.absmax)
+            squares += want.sumsq
+        assert sink.scalar("grad_norm/local") == pytest.approx([math.sqrt(squares)], rel=1e-9)
+        assert sink.scalar("grad_norm") == [None], "that of a stage is not the model's"
+        assert any("not merged over ranks" in reason for reason in scope.coverage["reasons"])
+
+
+def test_rows_of_compiled_code_are_no_buffers(attach: Attach) -> None:
+    """DDP sends the buffers of one rank to all others, and a checkpoint holds them."""
+    torch.compiler.reset()
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = list(dict(model.named_buffers())), list(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, config=EVERY, compiled_outputs=True)
+    compiled = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        compiled(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        scope.step()
+    row = sink.row(1, "act", "0")
+    assert row is not None
+    assert row["count"] == 12
+    assert "_floatscope_words" in vars(model[0])
+    assert (list(dict(model.named_buffers())), list(model.state_dict())) == before
+    torch.compiler.reset()
