@@ -76,6 +76,8 @@ class Training:
     """Called after the model is watched."""
     micro_batches: int = 1
     data_parallel: bool = True
+    optimizer: torch.optim.Optimizer | None = None
+    """SGD when None."""
 
 
 def tokens_of(step: int) -> torch.Tensor:
@@ -95,7 +97,8 @@ def parts_of(tokens: torch.Tensor, training: Training) -> list[torch.Tensor]:
 def train(training: Training, *, watch: bool = True, steps: int = STEPS, **options: Any) -> dict[str, Any]:  # noqa: ANN401
     """Train, and give what was recorded, the framework's norms, and the weights that this rank has."""
     scope, sink = None, MemorySink()
-    optimizer = torch.optim.SGD([p for p in training.model.parameters() if p.requires_grad], lr=0.1)
+    trainable = [p for p in training.model.parameters() if p.requires_grad]
+    optimizer = training.optimizer or torch.optim.SGD(trainable, lr=0.1)
     if watch:
         target: dict[str, Any] = options or {"config": EVERY, "_sink": sink}
         scope = floatscope.watch(training.watched or training.model, optimizer, **target)
@@ -214,6 +217,16 @@ def ddp_later() -> Training:
     """Wrapped after it is watched."""
     model = Model()
     return Training(model=model, wrap=lambda: nn.parallel.DistributedDataParallel(model))
+
+
+def zero_redundancy() -> Training:
+    """Replicas, of whose parameters each rank updates its own and sends them to the others."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.parallel.DistributedDataParallel(Model())
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = ZeroRedundancyOptimizer(trainable, optimizer_class=torch.optim.SGD, lr=0.1)
+    return Training(model=model, optimizer=optimizer)
 
 
 def tensor_parallel() -> Training:

@@ -29,6 +29,7 @@ ON_2 = (
     "ddp_accumulating",
     "ddp_inner",
     "ddp_later",
+    "zero_redundancy",
     "tensor_parallel",
     "unknown",
 )
@@ -148,6 +149,7 @@ MERGING = [
     ("ddp", 4, "plain"),
     ("ddp_inner", 2, "plain"),
     ("ddp_later", 2, "plain"),
+    ("zero_redundancy", 2, "plain"),
     ("ddp_accumulating", 2, "plain_unused"),
 ]
 

@@ -14,7 +14,7 @@ from tests.agent.distributed_ranks import finish, start_ranks
 
 @pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_the_same_weights_when_watched(tmp_path: Path, steps: int) -> None:
-    names = [f"ddp:{steps}", f"ddp_accumulating:{steps}", f"fsdp2_whole:{steps}"]
+    names = [f"ddp:{steps}", f"ddp_accumulating:{steps}", f"zero_redundancy:{steps}", f"fsdp2_whole:{steps}"]
     finish(start_ranks(tmp_path, 2, names))
     for name in names:
         for rank in (0, 1):
