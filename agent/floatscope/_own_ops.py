@@ -7,10 +7,13 @@ among them, which the repetition lacks, would give the training somebody else's 
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
 import torch
+
+from floatscope._guard import on_interrupt
 
 __all__ = ["OwnOperations", "backward_runs", "capturing", "why_not_now"]
 
@@ -54,26 +57,67 @@ class OwnOperations:
     for each use.
     """
 
-    __slots__ = ("_entered",)
+    __slots__ = ("_entered", "_recording")
 
     def __init__(self) -> None:
         self._entered: list[Any] = []
+        self._recording: bool | None = None
 
     def __enter__(self) -> None:
-        contexts: list[Any] = []
-        if torch._C._len_torch_dispatch_stack():
-            from torch.utils._python_dispatch import _disable_current_modes
+        # Someone who interrupts a training, in a notebook say, may go on with it: no mode of ours may be left then.
+        self._recording = torch.is_grad_enabled()
+        _open.those.append(self)
+        try:
+            if torch._C._len_torch_dispatch_stack():
+                from torch.utils._python_dispatch import _disable_current_modes
 
-            contexts.append(_disable_current_modes())
-        if torch.is_inference_mode_enabled():
-            contexts.append(torch.inference_mode(mode=False))
-        contexts += [torch.no_grad(), torch._C.DisableTorchFunction()]
-        for context in contexts:
-            context.__enter__()
-            self._entered.append(context)
+                self._enter(_disable_current_modes())
+            if torch.is_inference_mode_enabled():
+                self._enter(torch.inference_mode(mode=False))
+                self._recording = torch.is_grad_enabled()
+            self._enter(torch._C.DisableTorchFunction())
+            torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no name)
+        except BaseException:
+            self.leave()
+            raise
+
+    def _enter(self, context: Any) -> None:  # noqa: ANN401 (of many types)
+        context.__enter__()
+        self._entered.append(context)
+
+    def leave(self) -> None:
+        """Once, however often it is called."""
+        if self._recording is None:
+            return
+        torch._C._set_grad_enabled(self._recording)
+        while self._entered:
+            self._entered.pop().__exit__(None, None, None)
+        self._recording = None
+        if self in _open.those:
+            _open.those.remove(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        while self._entered:
-            self._entered.pop().__exit__(kind, error, traceback)
+        try:
+            self.leave()
+        except BaseException:
+            self.leave()
+            raise
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.those: list[OwnOperations] = []
+
+
+_open = _Open()
+
+
+def _leave_all() -> None:
+    """Someone interrupts the training while we are at work, possibly at the first instruction of an ``__exit__``."""
+    for one in reversed(list(_open.those)):
+        one.leave()
+
+
+on_interrupt.append(_leave_all)
