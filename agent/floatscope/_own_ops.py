@@ -75,7 +75,9 @@ class OwnOperations:
             if torch.is_inference_mode_enabled():
                 self._enter(torch.inference_mode(mode=False))
                 self._recording = torch.is_grad_enabled()
-            self._enter(torch._C.DisableTorchFunction())
+            # Whatever happens in between: leaving what was not entered does no harm with this one.
+            self._entered.append(torch._C.DisableTorchFunction())
+            self._entered[-1].__enter__()
             torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no name)
         except BaseException:
             self.leave()
