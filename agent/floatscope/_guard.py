@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 
 from floatscope import _meter
 from floatscope._log import logger
 
-__all__ = ["Guard", "swallowed"]
+__all__ = ["Guard", "on_interrupt", "swallowed"]
 
 _counts: Counter[str] = Counter()
+on_interrupt: list[Callable[[], None]] = []
+"""Called when something that is no ``Exception``, as Ctrl-C, passes a guard on its way to the user's code."""
 
 
 class Guard:
@@ -39,6 +42,9 @@ class Guard:
     ) -> bool:
         if self._charge is not None:
             _meter.end(self._charge)
+        if error is not None and not isinstance(error, Exception):
+            for call in on_interrupt:
+                call()
         if error is None or not isinstance(error, Exception) or Guard.reraise:
             return False
         _counts[self._place] += 1

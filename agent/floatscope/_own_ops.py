@@ -7,10 +7,13 @@ among them, which the repetition lacks, would give the training somebody else's 
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
 import torch
+
+from floatscope._guard import on_interrupt
 
 __all__ = ["OwnOperations", "backward_runs", "capturing", "why_not_now"]
 
@@ -54,28 +57,69 @@ class OwnOperations:
     for each use. What ``torch.no_grad`` does is done here: its Python is most of what that costs.
     """
 
-    __slots__ = ("_functions", "_recorded", "_rest")
+    __slots__ = ("_entered", "_recording")
+
+    def __init__(self) -> None:
+        self._entered: list[Any] = []
+        self._recording: bool | None = None
 
     def __enter__(self) -> None:
-        self._rest: list[Any] = []
-        if torch._C._len_torch_dispatch_stack():
-            from torch.utils._python_dispatch import _disable_current_modes
+        # Someone who interrupts a training, in a notebook say, may go on with it: no mode of ours may be left then.
+        self._recording = torch.is_grad_enabled()
+        _open.those.append(self)
+        try:
+            if torch._C._len_torch_dispatch_stack():
+                from torch.utils._python_dispatch import _disable_current_modes
 
-            self._rest.append(_disable_current_modes())
-        if torch.is_inference_mode_enabled():
-            self._rest.append(torch.inference_mode(mode=False))
-        for context in self._rest:
-            context.__enter__()
-        # First: a function mode would see that recording is switched off.
-        self._functions = torch._C.DisableTorchFunction()
-        self._functions.__enter__()
-        self._recorded = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no keyword)
+                self._enter(_disable_current_modes())
+            if torch.is_inference_mode_enabled():
+                self._enter(torch.inference_mode(mode=False))
+                self._recording = torch.is_grad_enabled()
+            # Whatever happens in between: leaving what was not entered does no harm with this one.
+            self._entered.append(torch._C.DisableTorchFunction())
+            self._entered[-1].__enter__()
+            torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no name)
+        except BaseException:
+            self.leave()
+            raise
+
+    def _enter(self, context: Any) -> None:  # noqa: ANN401 (of many types)
+        context.__enter__()
+        self._entered.append(context)
+
+    def leave(self) -> None:
+        """Once, however often it is called."""
+        if self._recording is None:
+            return
+        torch._C._set_grad_enabled(self._recording)
+        while self._entered:
+            self._entered.pop().__exit__(None, None, None)
+        self._recording = None
+        if self in _open.those:
+            _open.those.remove(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        torch._C._set_grad_enabled(self._recorded)
-        self._functions.__exit__(kind, error, traceback)
-        while self._rest:
-            self._rest.pop().__exit__(kind, error, traceback)
+        try:
+            self.leave()
+        except BaseException:
+            self.leave()
+            raise
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.those: list[OwnOperations] = []
+
+
+_open = _Open()
+
+
+def _leave_all() -> None:
+    """Someone interrupts the training while we are at work, possibly at the first instruction of an ``__exit__``."""
+    for one in reversed(list(_open.those)):
+        one.leave()
+
+
+on_interrupt.append(_leave_all)

@@ -252,12 +252,10 @@ class Sender:
 
     def _tell_what_is_left(self) -> None:
         waiting = self.stats().waiting
-        if self._spooler is not None and self._spooler.keeps:
-            spooled = self._outbox.counts().waiting
-            waiting -= spooled
-            if spooled:
-                where = self._spooler.place.directory
-                logger.warning("%d records wait in %s; `floatscope sync` sends them", spooled, where)
+        if self._spooler is not None and (kept := min(waiting, self._spooler.kept)):
+            waiting -= kept
+            where = self._spooler.place.directory
+            logger.warning("%d records wait in %s; `floatscope sync` sends them", kept, where)
         if waiting > 0 and self._failure is None:
             logger.warning(
                 "%d records could not be delivered to %s within %g s and are lost",

@@ -48,3 +48,15 @@ def test_watch_spools_unless_told_not_to(tmp_path: Path, spool_bytes: int, caplo
     scope.close()
     assert folder.exists() == bool(spool_bytes)
     assert not sender.stats().spool_off
+
+
+def test_a_training_may_change_its_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(2, 2)
+    scope = floatscope.watch(model, server="http://127.0.0.1:9", run="r", spool_dir="here")
+    sender = scope._sink
+    assert isinstance(sender, Sender)
+    assert sender._spooler is not None
+    assert sender._spooler.place.directory == tmp_path / "here"
+    sender.abandon()
+    scope.close()

@@ -42,6 +42,7 @@ class SpooledOutbox:
         self._writing: list[Entry] = []
         self._unwritten: deque[Entry] = deque()
         self._held_bytes = self._held_records = self._window_held = 0
+        self._written_end = 0
         self._next_seq = 1
         self._total = 0
         self._tail_step, self._tail_open = 0, False
@@ -176,6 +177,7 @@ class SpooledOutbox:
         """All of that is on disk."""
         with self._lock:
             for entry in self._writing:
+                self._written_end = entry.end
                 self._release(entry)
                 self._window.append(entry)
                 self._window_held += entry.item.nbytes
@@ -467,6 +469,14 @@ class SpooledOutbox:
         """The layer table so far."""
         with self._lock:
             return tuple(self._layers.values())
+
+    @property
+    def stored(self) -> int:
+        """Records that wait for the server and were written to the disk, which may be there or not."""
+        with self._lock:
+            held = {entry.seq: entry.records for entry in (*self._flight, *self._writing, *self._unwritten)}
+            in_memory = sum(records for seq, records in held.items() if seq >= self._written_end)
+            return max(0, self._ledger.waiting - in_memory)
 
     @property
     def last_seq(self) -> int:

@@ -136,6 +136,11 @@ class Segments:
             self._segments.append(_Segment(path=path, first=0, end=first))
         self.append(encoded(kind=Kind.ABOUT, payload=about), 0, first)
 
+    def are_there(self) -> bool:
+        """Whether nobody has removed any of the files."""
+        with self._lock:
+            return all(segment.path.exists() for segment in self._segments)
+
     # Reading
 
     def read(self, seq: int) -> Stored | None:

@@ -98,9 +98,9 @@ class Spooler:
         return ("spool", self.write), ("sync", self.sync)
 
     @property
-    def keeps(self) -> bool:
-        """Whether everything that was appended and not acknowledged is on disk, once its thread has ended."""
-        return self.off is None and self._ended.is_set()
+    def kept(self) -> int:
+        """Records that the next start or ``floatscope sync`` will find, though the disk may not have them for good."""
+        return self.outbox.stored if self._segments is not None and self._segments.are_there() else 0
 
     def note_attempt(self, attempt: int) -> None:
         """The server has said which attempt this is."""
@@ -218,6 +218,8 @@ class Spooler:
         return False
 
     def _tidy(self, segments: Segments) -> None:
+        if not segments.are_there():
+            raise OSError(errno.ENOENT, "somebody removed files of it")
         self._tidied_at = time.monotonic()
         self._keep_about()
         acknowledged = self.outbox.acknowledged

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,12 @@ def sync(place: SpoolPlace, *more: str) -> int:
     return _cli.main(["sync", str(place.directory), *more])
 
 
+def delivered(place: SpoolPlace) -> int:
+    folder = Folder.adopt(place.directory / WRITER)
+    assert folder is not None
+    return deliver(folder, server=None, token=None, patience_s=10.0).delivered
+
+
 def on_disk(sender: Sender, records: int) -> bool:
     spooler = sender._spooler
     return spooler is not None and sender._outbox.counts().waiting == records and spooler._written_to > 0
@@ -115,6 +122,87 @@ def test_what_a_dead_server_did_not_take_waits_and_sync_sends_it(
     assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="finished")
     assert sync(place) == 0
     assert "nothing waits" in capsys.readouterr().out
+
+
+def test_a_disk_that_takes_long_to_be_durable_is_not_taken_for_a_loss(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.stop()
+    durable = threading.Event()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: durable.wait(20.0))
+    sender = spooling(server.url, place, limits=Limits(flush_s=0.5))
+    for n in range(20):
+        sender.put(step(n))
+    until(lambda: on_disk(sender, 20))
+    sender.close()
+    assert f"20 records wait in {place.directory}" in caplog.text
+    assert "are lost" not in caplog.text
+    durable.set()
+    for thread in sender._spool_threads:
+        thread.join(20.0)
+    server.start()
+    assert delivered(place) == 20
+    assert server.steps() == list(range(20))
+
+
+def test_what_was_on_disk_before_it_failed_is_told_apart_from_what_is_lost(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place)
+    for n in range(20):
+        sender.put(step(n))
+    until(lambda: on_disk(sender, 20))
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for n in range(20, 30):
+        sender.put(step(n))
+    until(lambda: sender.stats().spool_off == "disk_full")
+    sender.close()
+    monkeypatch.undo()
+    assert f"20 records wait in {place.directory}" in caplog.text
+    assert "10 records could not be delivered" in caplog.text
+    assert sender._spooler is not None
+    sender._spooler.forget_descriptors()  # as at the end of the process, which held the folder to read it back
+    server.start()
+    assert delivered(place) == 20
+    assert server.steps() == list(range(20))
+
+
+def test_files_that_somebody_removes_are_noticed(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.stop()
+    sender = spooling(server.url, place)
+    for n in range(20):
+        sender.put(step(n))
+    until(lambda: on_disk(sender, 20))
+    for file in (place.directory / WRITER).glob("*.spool"):
+        file.unlink()
+    until(lambda: sender.stats().spool_off is not None)
+    assert "somebody removed files of it" in caplog.text
+    server.start()
+    until(lambda: server.steps() == list(range(20)))  # memory had them still
 
 
 def test_sync_says_what_it_cannot_do(
