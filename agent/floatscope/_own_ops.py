@@ -93,7 +93,9 @@ class OwnOperations:
             return
         torch._C._set_grad_enabled(self._recording)
         while self._entered:
-            self._entered.pop().__exit__(None, None, None)
+            # Left first: twice does no harm, and what is taken off the list before an interrupt would stay entered.
+            self._entered[-1].__exit__(None, None, None)
+            del self._entered[-1]
         self._recording = None
         if self in _open.those:
             _open.those.remove(self)

@@ -109,7 +109,7 @@ class UpdateTap:
         gradient = local_part(parameter.grad)
         if gradient.layout != torch.strided or gradient.stride() != local.stride() or gradient.dtype != local.dtype:
             return None
-        return sample_of(gradient)
+        return None if why_not(gradient) else sample_of(gradient)
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare with the samples that were copied."""

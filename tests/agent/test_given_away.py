@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from floatscope import Scope
 from floatscope._backend import Backend
@@ -95,3 +96,17 @@ def test_a_training_that_frees_memory_by_hand(
     reasons = scope.coverage["reasons"]
     assert any(reason.startswith("weight not observed: its memory") for reason in reasons), reasons
     assert any(reason.startswith("grad not observed") for reason in reasons), reasons
+
+
+def test_gradients_that_keep_their_elements_elsewhere_are_no_address(attach: Attach) -> None:
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(TwoTensor(torch.ones(4, 4), torch.ones(4, 4)))  # type: ignore[no-untyped-call]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, _ = attach(model, optimizer, updates_every=1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scope.step()
+    assert any("TwoTensor keeps its values" in reason for reason in scope.coverage["reasons"])
+    assert not has_memory(TwoTensor(torch.ones(4), torch.ones(4)))  # type: ignore[no-untyped-call]

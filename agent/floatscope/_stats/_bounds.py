@@ -18,6 +18,8 @@ def has_memory(tensor: torch.Tensor) -> bool:
     elements = tensor.numel()
     if not elements or tensor.device.type not in _ADDRESSED:
         return True
+    if not tensor.data_ptr():
+        return False  # a subclass that keeps its elements in other tensors tells of a storage all the same
     reach = elements
     if not tensor.is_contiguous():
         reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
