@@ -202,8 +202,7 @@ class Batch:
         for reason, count in checked.dropped.items():
             self._left_out.note(run, writer, body.first_step, max(last, body.first_step), reason, count)
         world = run.worlds[writer.attempt]
-        together = together_of(self._session, run, writer.attempt)
-        concluded = together.take(writer.rank, world, body, run.layers)
+        concluded = together_of(self._session, run, writer.attempt).take(writer.rank, world, body, run.layers)
         body = msgspec.structs.replace(body, events=(*body.events, *concluded.events))
         self._store(run, writer, block.seq, body, concluded.scalars)
         if writer.attempt == run.attempt:
@@ -244,10 +243,9 @@ class Batch:
         known = self._map_of(writer)
         numbers: dict[int, int] = {}
         for given in layers:
-            reason = acceptable_layer(given)
-            layer = given if reason is not None else named_apart(run, writer, given, table, self._map_of)
-            if reason is None and layer is not given:
-                reason = acceptable_layer(layer)
+            fits = acceptable_layer(given) is None
+            layer = named_apart(run, writer, given, table, self._map_of) if fits else given
+            reason = acceptable_layer(layer)
             if reason is None and layer.name not in run.names and len(table) >= most:
                 reason = f"more than {most} layers in one run"
             if reason is None and layer.index not in numbers and len(known) + len(numbers) >= 2 * most:
