@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from floatscope._packing import Loss
-from floatscope._spool._entries import Entry, widened, without_body
+from floatscope._spool._entries import Entry, lost_batch, widened, without_body
 
 __all__ = ["Ledger"]
 
@@ -35,6 +35,14 @@ class Ledger:
     """Spans the steps that a server had and forgot."""
     _history: deque[_Acknowledged] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _owed: dict[int, int] = field(default_factory=dict)
+
+    def hole(self, entry: Entry, reason: str) -> Entry:
+        """``entry`` is given up: its records are lost, and this stands in its place. One that is a loss stays."""
+        batch = entry.item
+        if isinstance(batch, Loss):
+            return entry
+        self.lose(reason, batch.records)
+        return replace(entry, item=lost_batch(batch, reason), named=bool(batch.layers))
 
     def count(self, reason: str, records: int) -> None:
         """``records`` that never waited here are lost."""

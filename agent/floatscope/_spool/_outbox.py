@@ -141,20 +141,13 @@ class SpooledOutbox:
         self._release(oldest)
         if oldest.seq <= self._most_taken:
             return  # It was sent; only the copy for the disk is gone.
-        hole = self._as_hole(oldest)
+        hole = self._ledger.hole(oldest, _FULL)
         if hole is oldest:
             following = self._unwritten.popleft()
             self._release(following)
-            hole = joined(oldest, self._as_hole(following))
+            hole = joined(oldest, self._ledger.hole(following, _FULL))
         self._unwritten.appendleft(hole)
         self._held_records += hole.records
-
-    def _as_hole(self, entry: Entry) -> Entry:
-        batch = entry.item
-        if isinstance(batch, Loss):
-            return entry
-        self._ledger.lose(_FULL, batch.records)
-        return replace(entry, item=lost_batch(batch, _FULL), named=bool(batch.layers))
 
     # The writing side
 
@@ -327,15 +320,12 @@ class SpooledOutbox:
             names = names_of(entry.item.first, tuple(self._layers.values()), continued=True)
             if entry.span == 1 and isinstance(item, Loss):
                 # No number is left for the names but its own.
-                self._append_loss_of(item)
+                self._hold(Entry(seq=self._next_seq, item=item, counted=0, total=self._total))
+                self._next_seq += 1
                 item = names[0]
             else:
                 self._fill_names.extend(names[: entry.span - 1])
         return replace(entry, item=item, span=1, named=False)
-
-    def _append_loss_of(self, loss: Loss) -> None:
-        self._hold(Entry(seq=self._next_seq, item=loss, counted=0, total=self._total))
-        self._next_seq += 1
 
     def acknowledge(self, seq: int) -> None:
         """Everything up to ``seq`` is on the server's disk."""

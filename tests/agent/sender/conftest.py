@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from floatscope._flight import FlightRecorder
 from floatscope._packer import DeviceSource
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._sender import Limits, Sender
+from floatscope._spool._spooler import SpoolPlace
+from tests.agent.sender.spooling import WRITER
 
 
 @dataclass
@@ -332,3 +336,30 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
     for sender in senders:
         sender.close("test over")
         assert "internal error" not in (sender.stats().failure or "")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> SpoolPlace:
+    return SpoolPlace(directory=tmp_path / "spool")
+
+
+@pytest.fixture
+def spooling() -> Iterator[Callable[..., Sender]]:
+    """Senders that spool; at the end none may have swallowed an error of its own."""
+    senders: list[Sender] = []
+
+    def delays() -> Iterator[float]:
+        while True:
+            yield 0.02
+
+    def make(url: str, place: SpoolPlace, *, writer: str = WRITER, run: str = "r", **options: Any) -> Sender:  # noqa: ANN401
+        identity = wire.Identity(run=run, writer=writer)
+        options.setdefault("limits", Limits(flush_s=1.0))
+        senders.append(Sender(identity, url, spool=place, delays=delays, **options))
+        return senders[-1]
+
+    yield make
+    for sender in senders:
+        sender.close("test over")
+        assert "internal error" not in (sender.stats().failure or "")
+        assert sender.stats().spool_off != "internal"

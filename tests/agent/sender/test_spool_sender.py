@@ -6,12 +6,11 @@ import errno
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from floatscope._spool import _segments, _spooler
 from floatscope._spool._home import Folder
 from floatscope._spool._leftovers import deliver
 from floatscope._spool._spooler import SpoolPlace
+from tests.agent.sender.spooling import WRITER, on_disk
 from tests.faults import FaultProxy
 
 if TYPE_CHECKING:
@@ -33,35 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
-WRITER = "0" * 32
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> SpoolPlace:
-    return SpoolPlace(directory=tmp_path / "spool")
-
-
-@pytest.fixture
-def spooling() -> Iterator[Callable[..., Sender]]:
-    """Senders that spool; at the end none may have swallowed an error of its own."""
-    senders: list[Sender] = []
-
-    def delays() -> Iterator[float]:
-        while True:
-            yield 0.02
-
-    def make(url: str, place: SpoolPlace, *, writer: str = WRITER, run: str = "r", **options: Any) -> Sender:  # noqa: ANN401
-        identity = wire.Identity(run=run, writer=writer)
-        options.setdefault("limits", Limits(flush_s=1.0))
-        senders.append(Sender(identity, url, spool=place, delays=delays, **options))
-        return senders[-1]
-
-    yield make
-    for sender in senders:
-        sender.close("test over")
-        assert "internal error" not in (sender.stats().failure or "")
-        assert sender.stats().spool_off != "internal"
-
 
 def sync(place: SpoolPlace, *more: str) -> int:
     return _cli.main(["sync", str(place.directory), *more])
@@ -71,11 +42,6 @@ def delivered(place: SpoolPlace) -> int:
     folder = Folder.adopt(place.directory / WRITER)
     assert folder is not None
     return deliver(folder, server=None, token=None, patience_s=10.0).delivered
-
-
-def on_disk(sender: Sender, records: int) -> bool:
-    spooler = sender._spooler
-    return spooler is not None and sender._outbox.counts().waiting == records and spooler._written_to > 0
 
 
 def assert_numbered(server: IngestDouble) -> None:
@@ -402,57 +368,6 @@ def test_server_restored_from_a_backup_gets_what_the_disk_still_holds(
     assert server.steps() == [0, 1, 2, 3]
     assert server.gaps() == []
     assert sender.stats().lost == {}
-
-
-def test_a_fork_lets_go_of_everything(
-    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
-) -> None:
-    server.stop()
-    sender = spooling(server.url, place)
-    sender.put(step(0))
-    until(lambda: on_disk(sender, 1))
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        here = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
-        sender.put(step(1))
-        sender.close("child")
-        os._exit(sum(str(place.directory) in target for target in here))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert Folder.adopt(place.directory / WRITER) is None, "the parent holds its lock"
-    server.start()
-    sender.close("finished")
-    assert server.steps() == [0]
-
-
-def forks(sender: Sender, count: int) -> None:
-    """Fork while a thread of the parent holds each lock in turn; a child that hangs fails."""
-    spooler = sender._spooler
-    assert spooler is not None
-    assert spooler._segments is not None
-    locks = [sender._queue._lock, spooler.outbox._lock, spooler._segments._lock]
-    for n in range(count):
-        with locks[n % len(locks)]:  # type: ignore[attr-defined]
-            pid = os.fork()
-            if pid == 0:
-                signal.alarm(20)
-                sender.stats()
-                sender.close("child")
-                os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.long)])
-def test_forks_while_locks_are_held(
-    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until, count: int
-) -> None:
-    sender = spooling(server.url, place)
-    sender.put(step(0))
-    until(lambda: sender.stats().acknowledged == 1 and sender._spooler and sender._spooler._segments)
-    forks(sender, count)
-    sender.put(step(1))
-    sender.close("finished")
-    assert server.steps() == [0, 1]
 
 
 @pytest.mark.parametrize("fault", ["refuse", "blackhole", "reset", "truncate", "half-close", "trickle"])
