@@ -55,10 +55,8 @@ class SpooledOutbox:
         self._fill_until = 0
         self._decided: dict[int, Entry] = {}
         self._fill_names: deque[Batch] = deque()
-        self._sent_total = 0
-        self._sent_step = 0
-        self._acked = 0
-        self._acked_total = 0
+        self._sent_total = self._sent_step = 0
+        self._acked = self._acked_total = 0
         self._most_acked = self._most_taken = 0
         self._ledger = Ledger()
         self._abandoned: str | None = None
@@ -320,12 +318,15 @@ class SpooledOutbox:
             names = names_of(entry.item.first, tuple(self._layers.values()), continued=True)
             if entry.span == 1 and isinstance(item, Loss):
                 # No number is left for the names but its own.
-                self._hold(Entry(seq=self._next_seq, item=item, counted=0, total=self._total))
-                self._next_seq += 1
+                self._append_loss_of(item)
                 item = names[0]
             else:
                 self._fill_names.extend(names[: entry.span - 1])
         return replace(entry, item=item, span=1, named=False)
+
+    def _append_loss_of(self, loss: Loss) -> None:
+        self._hold(Entry(seq=self._next_seq, item=loss, counted=0, total=self._total))
+        self._next_seq += 1
 
     def acknowledge(self, seq: int) -> None:
         """Everything up to ``seq`` is on the server's disk."""
