@@ -21,6 +21,7 @@ from floatscope._sender import Limits, Sender
 from floatscope._spool import _segments, _spooler
 from floatscope._spool._home import Folder
 from floatscope._spool._leftovers import deliver
+from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._spooler import SpoolPlace
 from tests.agent.sender.spooling import WRITER, on_disk
 from tests.faults import FaultProxy
@@ -268,7 +269,9 @@ def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
     for n in range(400):
         sender.put(step(n, rows=100, hist=True, events=skipped if n == 3 else ()))
         until(lambda n=n: not len(sender._queue) if n % 50 == 0 else True)
-    until(lambda: not sender._queue.nbytes and not sender._outbox._unwritten)  # type: ignore[union-attr]
+    outbox = sender._outbox
+    assert isinstance(outbox, SpooledOutbox)
+    until(lambda: not (sender._queue.nbytes or outbox._unwritten or outbox._writing))
     used = sum(path.stat().st_size for path in place.directory.rglob("*"))
     assert used <= place.max_bytes
     server.start()
