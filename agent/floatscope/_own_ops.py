@@ -50,17 +50,21 @@ def backward_runs() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+_AUTOCASTING = ("cpu", "cuda")
+
+
 class OwnOperations:
-    """``with OwnOperations():`` no dispatch mode, function mode or saved-tensor hook sees the operations inside.
+    """``with OwnOperations():`` no dispatch or function mode, autocast or saved-tensor hook sees what is done inside.
 
     Nothing is recorded for a backward pass, and results are ordinary tensors under ``inference_mode`` too. Made anew
     for each use. What ``torch.no_grad`` does is done here: its Python is most of what that costs.
     """
 
-    __slots__ = ("_entered", "_recording")
+    __slots__ = ("_cast", "_entered", "_recording")
 
     def __init__(self) -> None:
         self._entered: list[Any] = []
+        self._cast: list[str] = []
         self._recording: bool | None = None
 
     def __enter__(self) -> None:
@@ -79,6 +83,11 @@ class OwnOperations:
             self._entered.append(torch._C.DisableTorchFunction())
             self._entered[-1].__enter__()
             torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no name)
+            # Statistics are of the numbers that are there. Some operations of ours it would refuse, cat of float64 say.
+            for device in _AUTOCASTING:
+                if torch.is_autocast_enabled(device):
+                    self._cast.append(device)
+                    torch.set_autocast_enabled(device, False)  # noqa: FBT003 (it takes no name)
         except BaseException:
             self.leave()
             raise
@@ -92,6 +101,8 @@ class OwnOperations:
         if self._recording is None:
             return
         torch._C._set_grad_enabled(self._recording)
+        for device in self._cast:
+            torch.set_autocast_enabled(device, True)  # noqa: FBT003 (it takes no name)
         while self._entered:
             # Left first: twice does no harm, and what is taken off the list before an interrupt would stay entered.
             self._entered[-1].__exit__(None, None, None)

@@ -203,3 +203,32 @@ def test_patched_functions_compile_into_one_graph(attach: Attach) -> None:
         forward(torch.randn(2, 4)).sum().backward()
     finally:
         torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_none_of_ours(dtype: torch.dtype) -> None:
+    with torch.autocast("cpu", dtype=dtype):
+        with OwnOperations():
+            assert not torch.is_autocast_enabled("cpu")
+            assert (torch.eye(2) @ torch.eye(2)).dtype == torch.float32
+            assert torch.cat([torch.ones(1, dtype=torch.float64)] * 2).sum() == 2
+        assert torch.is_autocast_enabled("cpu")
+        with contextlib.suppress(ZeroDivisionError), OwnOperations():
+            raise ZeroDivisionError
+        assert torch.is_autocast_enabled("cpu")
+        assert (torch.eye(2) @ torch.eye(2)).dtype == dtype
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_autocast_changes_no_summary() -> None:
+    tensors = [torch.randn(5000, dtype=torch.float64) * 1e-9, torch.randn(70).to(torch.float16)]
+    plain = [floatscope.summarize(tensor) for tensor in tensors]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = [floatscope.summarize(tensor) for tensor in tensors]
+    for one, other in zip(plain, cast, strict=True):
+        assert (one.absmax, one.sum, one.sumsq, one.hist.tolist()) == (
+            other.absmax,
+            other.sum,
+            other.sumsq,
+            other.hist.tolist(),
+        )

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._own_ops import OwnOperations
 from floatscope._stats._bounds import require_memory
 from floatscope._stats._rows import Plan, Rows, WordAt
 from floatscope._summary import BINS, INFINITY_BITS, Summary, magnitude_of_bits
@@ -164,7 +165,8 @@ def summarize(tensor_or_tensors: torch.Tensor | Iterable[torch.Tensor], *, scale
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ValueError(f"summarize takes floating-point tensors, got {kind}")
-    return Summary.merged(row_summary(measure(tensor, histogram=True, divisor=scale)) for tensor in tensors)
+    with OwnOperations():
+        return Summary.merged(row_summary(measure(tensor, histogram=True, divisor=scale)) for tensor in tensors)
 
 
 class Reference:
