@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import nn
@@ -463,11 +464,11 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
     return optimizers
 
 
-def _listed(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
+def _listed(optimizer: object) -> list[torch.optim.Optimizer]:
     if optimizer is None:
         return []
     # A network may be iterable too, over its layers.
-    listed = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    listed: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
     for one in listed:
         if not isinstance(one, torch.optim.Optimizer):
             wrong = one if isinstance(optimizer, list | tuple) else optimizer
