@@ -78,15 +78,17 @@ def test_scalars_of_many_layers_are_one_line_with_the_worst() -> None:
     scalars |= {f"swallowed/{layer}": series(i / 10) for i, layer in enumerate(layers)}
     scalars[f"swallowed/{layers[5]}"] = series("NaN", low="NaN")
     scalars |= {f"blocks/grad/{layer}/exponent_min": series(9.0, low=-i) for i, layer in enumerate(layers)}
+    scalars |= {f"blocks/grad/{layer}/worst_flushed": series(0.0) for layer in layers}
     scalars |= {f"few/{layer}": series(1.0) for layer in layers[:4]}
     scalars |= {f"other/{i}": series(1.0) for i in range(6)}
     lines = [line for line in shown(layers=[{"name": n} for n in layers], scalars=scalars) if line.startswith("  ")]
-    assert lines[:3] == [
+    assert lines[:4] == [
         "  loss: 2 at step 7 (from 0 to 2, 1 point)",
         "  swallowed/*: 6 layers, highest 0.4 in h.4.a/b, 0.3 in h.3.a/b, 0.2 in h.2.a/b",
         "  blocks/grad/*/exponent_min: 6 layers, lowest -5 in h.5.a/b, -4 in h.4.a/b, -3 in h.3.a/b",
+        "  blocks/grad/*/worst_flushed: 6 layers, highest 0 in each",
     ]
-    assert len(lines) == 3 + 4 + 6, "what are few, or no layers, have a line each"
+    assert len(lines) == 4 + 4 + 6, "what are few, or no layers, have a line each"
 
 
 def test_an_infinite_value_is_the_worst() -> None:

@@ -116,6 +116,8 @@ def _worst(family: str, members: dict[str, Any]) -> str:
         value = float(members[layer][key])
         return math.isnan(value), sign * value
 
+    if len({series[key] for series in members.values()}) == 1:
+        return f"{word} {_number(next(iter(members.values()))[key])} in each"
     worst = sorted(members, key=rank)[:_WORST]
     return f"{word} {', '.join(f'{_number(members[layer][key])} in {layer}' for layer in worst)}"
 
