@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,11 +94,13 @@ def _require_share(name: str, value: object) -> None:
 def configured(config: Config | None, options: Mapping[str, object], environment: Mapping[str, str]) -> Config:
     """``config`` with ``options`` put over it, and FLOATSCOPE_* where neither says anything.
 
-    ``ValueError`` names an option that does not exist and lists those that do.
+    ``ValueError`` names an option that does not exist, the one that comes closest, and those that do.
     """
     known = [f.name for f in dataclasses.fields(Config)]
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"unknown option {', '.join(unknown)}; known options are {', '.join(known)}")
+        near = dict.fromkeys(name for one in unknown for name in difflib.get_close_matches(one, known, n=1))
+        guess = f"did you mean {', '.join(near)}? " if near else ""
+        raise ValueError(f"unknown option {', '.join(unknown)}; {guess}known options are {', '.join(known)}")
     chosen = dataclasses.replace(config or Config(), **options)  # type: ignore[arg-type]
     fallback = {
         "run": environment.get("FLOATSCOPE_RUN") or None,

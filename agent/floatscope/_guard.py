@@ -10,11 +10,15 @@ from types import TracebackType
 from floatscope import _meter
 from floatscope._log import logger
 
-__all__ = ["Guard", "on_interrupt", "swallowed"]
+__all__ = ["Guard", "RefusedValueError", "on_interrupt", "swallowed"]
 
 _counts: Counter[str] = Counter()
 on_interrupt: list[Callable[[], None]] = []
 """Called when something that is no ``Exception``, as Ctrl-C, passes a guard on its way to the user's code."""
+
+
+class RefusedValueError(ValueError):
+    """A value that the user gave and that makes no sense; the text says which and why, and no traceback adds to it."""
 
 
 class Guard:
@@ -48,7 +52,11 @@ class Guard:
         if error is None or not isinstance(error, Exception) or Guard.reraise:
             return False
         _counts[self._place] += 1
-        if _counts[self._place] == 1:
+        if _counts[self._place] > 1:
+            return True
+        if isinstance(error, RefusedValueError):
+            logger.error("%s; training goes on without that value (logged once)", error)
+        else:
             logger.error(
                 "failed while %s; training goes on without that reading (logged once)",
                 self._place,

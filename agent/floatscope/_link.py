@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from floatscope import wire
 from floatscope._address import ingest_url
 from floatscope._conversation import Conversation, Duties, Timing
-from floatscope._log import logger
+from floatscope._log import counted, logger
 from floatscope._outbox import Outgoing
 
 __all__ = ["Link", "Peer", "backoff_delays", "one_line"]
@@ -130,13 +130,13 @@ class Link:
             return
         self._stall_told = True
         logger.warning(
-            "the Floatscope server at %s can be reached but has stored nothing for %d s: %d records wait, "
-            "%d are lost. Training goes on. Look at what the server logs and at its disk, or restart it; if another "
+            "the Floatscope server at %s can be reached but has stored nothing for %d s: %s, "
+            "%s lost. Training goes on. Look at what the server logs and at its disk, or restart it; if another "
             "program answers at that address, correct it. This is said once.",
             self._peer.server_url,
             now - self._stored_at,
-            counts.waiting,
-            lost,
+            counted(counts.waiting, "record waits", "records wait"),
+            counted(lost, "is", "are"),
         )
 
     def _attempt(self) -> wire.Refused | wire.Bye | None:

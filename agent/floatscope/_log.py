@@ -6,7 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-__all__ = ["logger"]
+__all__ = ["counted", "logger"]
 
 
 class _Signed(logging.LoggerAdapter[logging.Logger]):
@@ -16,3 +16,8 @@ class _Signed(logging.LoggerAdapter[logging.Logger]):
 
 logger = _Signed(logging.getLogger("floatscope"), {})
 """The logger "floatscope", which the user may configure."""
+
+
+def counted(count: int, singular: str, plural: str) -> str:
+    """The count with its words: "1 record waits", "2 records wait"."""
+    return f"{count} {singular if count == 1 else plural}"

@@ -17,7 +17,7 @@ from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
 from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
 from floatscope._fp8_modules import BlockCast
-from floatscope._guard import Guard
+from floatscope._guard import Guard, RefusedValueError
 from floatscope._layers import LayerTable
 from floatscope._operands import Operand
 from floatscope._own_ops import OwnOperations
@@ -432,18 +432,22 @@ class Recorder:
     def scalar(self, name: str, value: object, into: Scalar | None = None) -> Scalar:
         """``value`` as a number, or as a copy on its device for one that would have to be waited for.
 
-        ``ValueError`` for something that is no single number.
+        ``RefusedValueError`` for something that is no single number.
         """
         if isinstance(value, torch.Tensor):
             if value.numel() != 1:
-                raise ValueError(f"scalar {name!r}: expected one number, got a tensor of shape {tuple(value.shape)}")
+                raise RefusedValueError(
+                    f"scalar {name!r}: expected one number, got a tensor of shape {tuple(value.shape)}"
+                )
             if value.device.type == "meta":
-                raise ValueError(f"scalar {name!r}: a tensor on the meta device has no value")
+                raise RefusedValueError(f"scalar {name!r}: a tensor on the meta device has no value")
             return self.keep(value, into)
         try:
             return float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"scalar {name!r}: expected one number, got {type(value).__name__} ({error})") from None
+            raise RefusedValueError(
+                f"scalar {name!r}: expected one number, got {type(value).__name__} ({error})"
+            ) from None
 
     def keep(self, value: torch.Tensor, into: Scalar | None = None) -> Scalar:
         """The number in a one-element tensor of the host; of another device a copy there, in place of ``into``."""

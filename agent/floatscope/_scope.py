@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import nn
@@ -443,11 +444,9 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
         raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if next(model.parameters(), None) is None:
         raise ValueError("model: it has no parameters, so there is nothing to watch; pass the module that is trained")
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
+    optimizers = _listed(optimizer)
     parameters = set(model.parameters())
     for number, given in enumerate(optimizers):
-        if not isinstance(given, torch.optim.Optimizer):
-            raise ValueError(f"optimizer: expected torch.optim.Optimizer, got {type(given).__name__}")
         if not any(p in parameters for group in given.param_groups for p in group["params"]):
             raise ValueError(
                 f"optimizer {number} ({type(given).__name__}) holds no parameter of the model; "
@@ -463,6 +462,20 @@ def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequenc
         if isinstance(module, CastsOperands):
             _check_operands(name, module)
     return optimizers
+
+
+def _listed(optimizer: object) -> list[torch.optim.Optimizer]:
+    if optimizer is None:
+        return []
+    # A network may be iterable too, over its layers.
+    listed: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    for one in listed:
+        if not isinstance(one, torch.optim.Optimizer):
+            wrong = one if isinstance(optimizer, list | tuple) else optimizer
+            raise ValueError(
+                f"optimizer: expected torch.optim.Optimizer or a sequence of them, got {type(wrong).__name__}"
+            )
+    return listed
 
 
 def _check_operands(name: str, module: CastsOperands) -> None:

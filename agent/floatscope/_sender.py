@@ -23,7 +23,7 @@ from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._flight import FlightRecorder
 from floatscope._link import Link, Peer, backoff_delays, one_line
-from floatscope._log import logger
+from floatscope._log import counted, logger
 from floatscope._orders import Orders
 from floatscope._outbox import Outbox
 from floatscope._packer import DeviceSource, Packer
@@ -255,13 +255,19 @@ class Sender:
         if self._spooler is not None and (kept := min(waiting, self._spooler.kept)):
             waiting -= kept
             where = self._spooler.place.directory
-            logger.warning("%d records wait in %s; `floatscope sync` sends them", kept, where)
+            logger.warning(
+                "%s in %s; `floatscope sync` sends %s",
+                counted(kept, "record waits", "records wait"),
+                where,
+                "it" if kept == 1 else "them",
+            )
         if waiting > 0 and self._failure is None:
             logger.warning(
-                "%d records could not be delivered to %s within %g s and are lost",
-                waiting,
+                "%s could not be delivered to %s within %g s and %s lost",
+                counted(waiting, "record", "records"),
                 self._server_url,
                 self._limits.flush_s,
+                "is" if waiting == 1 else "are",
             )
 
     def abandon(self) -> None:

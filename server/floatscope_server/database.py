@@ -24,6 +24,8 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, QueuePool
 from sqlmodel import Session, SQLModel
 
+from floatscope_server.settings import DEFAULT_PORT
+
 __all__ = [
     "Reader",
     "StoreError",
@@ -217,7 +219,10 @@ class Reader:
                 f"the store at {path} belongs to another user; ask its server with --server URL"
             ) from error
         if not found:
-            raise StoreError(f"there is no floatscope store at {path}; give the folder of a server with --data DIR")
+            raise StoreError(
+                f"there is no floatscope store at {path}; ask a running server with "
+                f"--server http://127.0.0.1:{DEFAULT_PORT}, or give the folder of one with --data DIR"
+            )
         self._engine = create_engine(
             "sqlite://",
             creator=lambda: _connect(path, read_only=True),

@@ -29,6 +29,7 @@ ALERT = {
 }
 LATER = {**ALERT, "severity": "critical"}
 LOSS = {**ALERT, "id": 2, "kind": "loss_spike", "severity": "info", "first_step": 12, "layer": None, "message": "up"}
+BROKEN = {**LATER, "id": 3, "kind": "nonfinite", "first_step": 31, "layer": "blocks.3.mlp.down", "message": "NaN"}
 
 
 class Double(BaseHTTPRequestHandler):
@@ -58,7 +59,7 @@ class Double(BaseHTTPRequestHandler):
                 self.answer(200, [{"name": "loss", "steps": [0, 1]}])
         elif path == "/api/v1/runs/demo":
             skipped = [{"step": 31, "layer": None, "rank": 0}, {"step": 45, "layer": None, "rank": 0}]
-            self.answer(200, {"steps": 70, "skipped_steps": skipped, "alerts": [LATER, LOSS]})
+            self.answer(200, {"steps": 70, "skipped_steps": skipped, "alerts": [BROKEN, LATER, LOSS]})
         else:
             self.answer(404, {"error": {"code": "no_such_run"}})
 

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from floatscope import _cli
 from floatscope._demo import orchestrate, processes
+from floatscope._demo.api import Api
+from floatscope._demo.story import Story
 
 DOUBLE = [str(Path(__file__).with_name("demo_server_double.py")), "--port", "0"]
 SLEEPER = ["-c", "import time; time.sleep(600)"]
@@ -74,8 +77,41 @@ def test_tells_the_story_once_and_leaves_nothing_running(tmp_path: Path) -> None
     assert "training demo-sane has ended" in lines
     told, _, look = lines[-2].partition("; look first at: ")
     assert told == "demo: 70 steps, 2 skipped (first at step 31)"
-    assert look == "critical limit_crossed run=demo step=30 layer=blocks.0.mlp.down"
+    assert look == "critical nonfinite run=demo step=31 layer=blocks.3.mlp.down"
     assert lines[-1] == "demo-sane: no step arrived"
+
+
+@pytest.mark.parametrize(
+    ("alerts", "look"),
+    [
+        (["warning loss_spike 5", "critical limit_crossed 30", "critical nonfinite 90"], "critical nonfinite 90"),
+        (["critical nonfinite 91", "critical nonfinite 90", "info nonfinite 2"], "critical nonfinite 90"),
+        (
+            ["warning loss_spike 5", "critical limit_crossed 31", "critical limit_crossed 30"],
+            "critical limit_crossed 30",
+        ),
+        (["warning nonfinite 7", "info loss_spike 5"], "info loss_spike 5"),
+        ([], None),
+    ],
+)
+def test_where_to_look_first_is_what_broke_the_training(alerts: list[str], look: str | None) -> None:
+    class Answers(Api):
+        def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+            words = enumerate(alert.split() for alert in alerts)
+            found = [
+                {"id": i, "run": "demo", "severity": severity, "kind": kind, "first_step": int(step), "layer": "a"}
+                for i, (severity, kind, step) in words
+            ]
+            return {"steps": 100, "skipped_steps": [], "alerts": found}
+
+    lines: list[str] = []
+    Story(Answers("http://127.0.0.1:1"), lines.append, started=0.0).summary(["demo"])
+    if look is None:
+        assert lines == ["demo: 100 steps, 0 skipped; no alert"]
+    else:
+        severity, kind, step = look.split()
+        expected = f"{severity} {kind} run=demo step={step} layer=a"
+        assert lines == [f"demo: 100 steps, 0 skipped; look first at: {expected}"]
 
 
 def test_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:

@@ -38,5 +38,5 @@ def test_scopes_flush_together_and_can_be_interrupted(how: str) -> None:
     assert "KeyboardInterrupt" not in done.stderr
     # One after another they would take 20 s; each alone takes 5 s.
     assert float(done.stdout.split()[1]) < 12
-    assert done.stderr.count("records wait in") == (0 if how == "interrupt" else 4)
+    assert done.stderr.count("1 record waits in") == (0 if how == "interrupt" else 4)
     assert "could not be delivered" not in done.stderr

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -119,16 +120,29 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     [
         (lambda: floatscope.watch(nn.ReLU()), "model: it has no parameters"),
         (lambda: floatscope.watch(cast("Any", 42)), "model: expected a torch.nn.Module, got int"),
-        (
-            lambda: floatscope.watch(make_model(), cast("Any", "adam")),
-            "optimizer: expected torch.optim.Opt",
+        *(
+            (
+                lambda given=given: floatscope.watch(make_model(), cast("Any", given)),
+                f"optimizer: expected torch.optim.Optimizer or a sequence of them, got {name}$",
+            )
+            for given, name in [
+                ("adam", "str"),
+                (nn.Linear(1, 1), "Linear"),
+                (make_model(), "Sequential"),
+                ([nn.Linear(1, 1)], "Linear"),
+                (0, "int"),
+            ]
         ),
         (lambda: floatscope.watch(make_model(), sgd(make_model())), "optimizer 0 .SGD. holds no parameter of the"),
         (
             lambda: floatscope.watch(make_model(), scaler=cast("Any", 3)),
             "scaler: expected torch.amp.GradScaler",
         ),
-        (lambda: floatscope.watch(make_model(), gradient_every=3), "unknown option gradient_every; known options are"),
+        (
+            lambda: floatscope.watch(make_model(), gradient_every=3, activation_every=5),
+            "unknown option activation_every, gradient_every; did you mean activations_every, gradients_every. known",
+        ),
+        (lambda: floatscope.watch(make_model(), zzz=3), "unknown option zzz; known options are"),
         (lambda: floatscope.watch(make_model(), operands=1), "operands: expected True or False, got 1"),
         (lambda: floatscope.watch(make_model(), gradients_every=-1), "gradients_every: expected an integer of at le"),
         (lambda: floatscope.watch(make_model(), weights_every=1.5), "weights_every: expected an integer of at least 0"),
@@ -204,6 +218,25 @@ def test_our_failures_stay_ours(attach: Attach, caplog: pytest.LogCaptureFixture
     texts = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert len(texts) == len(set(texts)), "logged once for each place"
     assert any("training goes on" in text for text in texts)
+
+
+def test_a_value_that_is_no_number_is_one_line(
+    attach: Attach, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Guard.reraise = False
+    monkeypatch.setattr("floatscope._guard._counts", Counter())
+    scope, sink = attach(make_model())
+    for _ in range(2):
+        scope.step(loss="abc", fine=1)
+    scope.step(loss=torch.ones(2), fine=2)
+    (said,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert said.exc_info is None
+    assert said.getMessage() == (
+        "floatscope: scalar 'loss': expected one number, got str (could not convert string to float: 'abc'); "
+        "training goes on without that value (logged once)"
+    )
+    assert sink.scalar("fine") == [1.0, 1.0, 2.0]
+    assert swallowed()["a scalar was logged"] == 3
 
 
 def test_a_step_lost_to_our_own_error_is_declared_and_its_names_are_kept(

@@ -144,6 +144,8 @@ def test_an_unknown_run_lists_those_that_are_known(
         assert status == 2
         assert err.startswith("floatscope: ")
         assert err.count("\n") == 1
+        if "--data" in words:
+            assert "--server http://127.0.0.1:6160" in err
 
 
 def test_names_and_texts_cannot_speak_to_the_terminal(

@@ -72,9 +72,7 @@ class Story:
                 self._say(f"{name}: no step arrived")
                 continue
             skipped = sorted({one["step"] for one in run["skipped_steps"]})
-            # The first critical one is where to look; without any, the first of all.
-            alerts = sorted(run["alerts"], key=_order)
-            first = next((one for one in alerts if one["severity"] == "critical"), alerts[0] if alerts else None)
+            first = min(run["alerts"], key=_urgency, default=None)
             self._say(
                 f"{name}: {run['steps']} steps, {len(skipped)} skipped"
                 + (f" (first at step {skipped[0]})" if skipped else "")
@@ -84,6 +82,12 @@ class Story:
 
 def _order(alert: dict[str, Any]) -> tuple[int, str]:
     return int(alert["first_step"]), str(alert["id"])
+
+
+def _urgency(alert: dict[str, Any]) -> tuple[bool, bool, int, str]:
+    """The layer that broke the training comes before one that only came close to a limit, however early."""
+    critical = alert["severity"] == "critical"
+    return (not (critical and alert["kind"] == "nonfinite"), not critical, *_order(alert))
 
 
 def _describe(alert: dict[str, Any]) -> str:

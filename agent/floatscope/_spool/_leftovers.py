@@ -14,7 +14,7 @@ import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._link import Link, Peer, backoff_delays, one_line
-from floatscope._log import logger
+from floatscope._log import counted, logger
 from floatscope._spool._home import About, Folder
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._segments import Contents, Segments
@@ -236,7 +236,8 @@ class Leftovers:
             pause=self._pause,
             holding=self._hold,
         )
-        logger.info("sent %d records that the run %s had left in %s", delivery.delivered, delivery.run, path)
+        sent = counted(delivery.delivered, "record", "records")
+        logger.info("sent %s that the run %s had left in %s", sent, delivery.run, path)
 
     def _pause(self, seconds: float) -> None:
         self._ends.wait(seconds)

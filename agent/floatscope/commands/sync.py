@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from floatscope._log import counted
+
 if TYPE_CHECKING:
     from floatscope._spool._leftovers import Delivery
 
@@ -78,13 +80,14 @@ def _described(delivery: Delivery) -> dict[str, object]:
 
 
 def _sentence(delivery: Delivery) -> str:
-    parts = [f"{delivery.run or delivery.writer}, rank {delivery.rank}: {delivery.delivered} records delivered"]
+    delivered = counted(delivery.delivered, "record", "records")
+    parts = [f"{delivery.run or delivery.writer}, rank {delivery.rank}: {delivered} delivered"]
     if delivery.lost:
         parts.append(", ".join(f"{count} lost ({reason})" for reason, count in sorted(delivery.lost.items())))
     if delivery.damaged_bytes:
-        parts.append(f"{delivery.damaged_bytes} bytes damaged")
+        parts.append(f"{counted(delivery.damaged_bytes, 'byte', 'bytes')} damaged")
     if delivery.waiting or delivery.problem:
-        parts.append(f"{delivery.waiting} wait: {delivery.problem}")
+        parts.append(f"{counted(delivery.waiting, 'waits', 'wait')}: {delivery.problem}")
     return "; ".join(parts)
 
 

@@ -13,10 +13,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from floatscope_server.commands.text import LISTED, run_lines, runs_lines
+from floatscope_server.settings import DEFAULT_PORT
+
 __all__ = ["answer", "configure"]
 
 _TIMEOUT_S = 30.0
-_LISTED = 20
 
 
 class _UnansweredError(Exception):
@@ -26,7 +28,11 @@ class _UnansweredError(Exception):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options that both commands have."""
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--server", metavar="URL", help="a running server (FLOATSCOPE_SERVER)")
+    where.add_argument(
+        "--server",
+        metavar="URL",
+        help=f"a running server, http://127.0.0.1:{DEFAULT_PORT} unless moved (FLOATSCOPE_SERVER)",
+    )
     where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -44,17 +50,16 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
         return 2
     if args.json:
         print("\n".join(map(_line, json.dumps(content, indent=2, ensure_ascii=False).split("\n"))))
-    elif name is None:
-        _print_runs(content)
     else:
-        _print_run(content)
+        for line in runs_lines(content) if name is None else run_lines(content):
+            print(_line(line))
     return 0
 
 
 def _unknown(name: str, known: list[str]) -> _UnansweredError:
     if not known:
         return _UnansweredError(f"there is no run {name!r}, nor any other yet")
-    listed = ", ".join(known[:_LISTED]) + (f" and {len(known) - _LISTED} more" if len(known) > _LISTED else "")
+    listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
     return _UnansweredError(f"there is no run {name!r}; there are: {listed}")
 
 
@@ -122,42 +127,3 @@ def _line(text: str) -> str:
 def _spelled(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
-
-
-def _say(text: str) -> None:
-    print(_line(text))
-
-
-def _print_runs(runs: list[dict[str, Any]]) -> None:
-    if not runs:
-        _say("no runs yet")
-        return
-    width = max(len(run["name"]) for run in runs)
-    for run in runs:
-        worst = run["worst"]
-        headroom = f"{_number(worst['headroom'])} bits in {worst['layer']}" if worst else "-"
-        alerts = ", ".join(f"{count} {severity}" for severity, count in run["alerts"].items() if count) or "no alerts"
-        _say(
-            f"{run['name']:{width}}  {run['state']:8}  {run['steps']:>8} steps  loss {_number(run['last']['loss'])}  "
-            f"worst headroom {headroom}  {alerts}"
-        )
-
-
-def _number(value: float | str | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
-
-
-def _print_run(run: dict[str, Any]) -> None:
-    _say(f"{run['run']}: {run['state']}, {run['steps']} steps, {len(run['attempts'])} attempts, ranks {run['ranks']}")
-    _say(f"{len(run['layers'])} layers; observed: {run['coverage']['observed']}")
-    for name, series in run["scalars"].items():
-        last, low, high = (_number(series[key]) for key in ("last", "min", "max"))
-        _say(f"  {name}: {last} at step {series['last_step']} (from {low} to {high}, {series['n']} points)")
-    for skipped in run["skipped_steps"][:_LISTED]:
-        _say(f"skipped step {skipped['step']}: {skipped['layer'] or 'layer unknown'}, rank {skipped['rank']}")
-    if len(run["skipped_steps"]) > _LISTED:
-        _say(f"and {len(run['skipped_steps']) - _LISTED} more skipped steps")
-    for alert in run["alerts"]:
-        _say(f"{alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
-    for gap in run["gaps"]:
-        _say(f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}")

@@ -293,6 +293,23 @@ def test_bytes_are_bounded_without_a_server(sender_to: MakeSender, step: MakeSte
     assert stats.put == stats.waiting + sum(stats.lost.values())
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, ("1 record", "is lost")), (2, ("2 records", "are lost"))])
+def test_what_is_lost_at_the_end_is_told(
+    server: IngestDouble,
+    sender_to: MakeSender,
+    step: MakeStep,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+    said: tuple[str, str],
+) -> None:
+    server.stop()
+    sender = sender_to(server.url, limits=Limits(flush_s=0.2))
+    for n in range(count):
+        sender.put(step(n))
+    sender.close("finished")
+    assert f"{said[0]} could not be delivered to {server.url} within 0.2 s and {said[1]}" in caplog.text
+
+
 def test_one_warning_while_unreachable_and_word_when_back(
     server: IngestDouble, sender_to: MakeSender, until: Until, step: MakeStep, caplog: pytest.LogCaptureFixture
 ) -> None:

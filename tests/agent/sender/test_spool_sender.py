@@ -178,6 +178,7 @@ def test_sync_says_what_it_cannot_do(
     place: SpoolPlace,
     step: MakeStep,
     capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("floatscope.commands.sync._PATIENCE_S", 0.2)
@@ -188,14 +189,16 @@ def test_sync_says_what_it_cannot_do(
     sender.put(step(0))
     assert sync(SpoolPlace(directory=place.directory.parent), "--server", "ftp://nowhere") == 2
     sender.close("finished")
+    assert f"1 record waits in {place.directory}; `floatscope sync` sends it" in caplog.text
     assert sync(place) == 1
-    assert "1 wait: " in capsys.readouterr().out
+    assert "0 records delivered; 1 waits: " in capsys.readouterr().out
     server.start()
     server.refusal = wire.Refused(code="unauthorized", message="no token", hint="give one")
     assert sync(place) == 1
     assert "the server refused: no token (give one)" in capsys.readouterr().out
     server.refusal = None
     assert sync(place) == 0
+    assert ": 1 record delivered\n" in capsys.readouterr().out
     assert server.steps() == [0]
 
 

@@ -29,7 +29,7 @@ def test_a_server_that_never_answers_a_batch(
     until(lambda: "has stored nothing" in caplog.text)
     until(lambda: sender.stats().connections > 3)
     assert caplog.text.count("has stored nothing") == 1
-    assert "1 records wait, 0 are lost" in caplog.text
+    assert "1 record waits, 0 are lost" in caplog.text
     server.deaf = False
 
 

@@ -1,0 +1,131 @@
+"""What ``runs`` and ``show`` say to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from floatscope_server.commands.text import counted, run_lines, runs_lines
+
+NONE = {"critical": 0, "warning": 0, "info": 0}
+UNKNOWN = dict.fromkeys(("share", "mean", "budget", "limit", "every"))
+
+
+def series(high: float | str, *, low: float | str = 0.0, n: int = 8) -> dict[str, Any]:
+    return {"n": n, "last_step": 7, "last": high, "min": low, "max": high}
+
+
+def run(**parts: object) -> dict[str, Any]:
+    empty: dict[str, Any] = {
+        "run": "r",
+        "state": "finished",
+        "steps": 8,
+        "attempts": [{}],
+        "ranks": [0],
+        "layers": [],
+        "coverage": {"observed": {}},
+        "overhead": UNKNOWN,
+        "scalars": {},
+        "skipped_steps": [],
+        "alerts": [],
+        "gaps": [],
+    }
+    return empty | parts
+
+
+def shown(**parts: object) -> list[str]:
+    return list(run_lines(run(**parts)))
+
+
+@pytest.mark.parametrize(
+    ("opened", "past", "said"),
+    [
+        ({}, {}, "no alerts"),
+        ({}, {"critical": 1, "info": 1}, "no open alerts, 2 resolved"),
+        ({"critical": 1, "warning": 3}, {}, "1 critical, 3 warning"),
+        ({"critical": 1}, {"warning": 1}, "1 critical, 1 resolved"),
+    ],
+)
+def test_the_list_tells_resolved_alerts_from_none(opened: dict[str, int], past: dict[str, int], said: str) -> None:
+    item = {
+        "name": "r",
+        "state": "live",
+        "steps": 1,
+        "last": {"loss": "NaN"},
+        "worst": None,
+        "alerts": NONE | opened,
+        "alerts_past": NONE | past,
+    }
+    (line,) = runs_lines([item])
+    assert line.endswith(f"  {said}")
+    assert " 1 step  " in line
+
+
+def test_an_alert_says_whether_it_is_over() -> None:
+    alert = {"severity": "critical", "kind": "nonfinite", "first_step": 91, "message": "NaN in a."}
+    firing = alert | {"state": "firing", "resolved_reason": None}
+    resolved = alert | {"state": "resolved", "resolved_reason": "superseded"}
+    assert shown(alerts=[firing, resolved])[-2:] == [
+        "critical nonfinite at step 91, firing: NaN in a.",
+        "critical nonfinite at step 91, resolved (superseded): NaN in a.",
+    ]
+
+
+def test_scalars_of_many_layers_are_one_line_with_the_worst() -> None:
+    layers = [f"h.{i}.a/b" for i in range(6)]
+    scalars = {"loss": series(2.0, n=1)}
+    scalars |= {f"swallowed/{layer}": series(i / 10) for i, layer in enumerate(layers)}
+    scalars[f"swallowed/{layers[5]}"] = series("NaN", low="NaN")
+    scalars |= {f"blocks/grad/{layer}/exponent_min": series(9.0, low=-i) for i, layer in enumerate(layers)}
+    scalars |= {f"blocks/grad/{layer}/worst_flushed": series(0.0) for layer in layers}
+    scalars |= {f"few/{layer}": series(1.0) for layer in layers[:4]}
+    scalars |= {f"other/{i}": series(1.0) for i in range(6)}
+    lines = [line for line in shown(layers=[{"name": n} for n in layers], scalars=scalars) if line.startswith("  ")]
+    assert lines[:4] == [
+        "  loss: 2 at step 7 (from 0 to 2, 1 point)",
+        "  swallowed/*: 6 layers, highest 0.4 in h.4.a/b, 0.3 in h.3.a/b, 0.2 in h.2.a/b",
+        "  blocks/grad/*/exponent_min: 6 layers, lowest -5 in h.5.a/b, -4 in h.4.a/b, -3 in h.3.a/b",
+        "  blocks/grad/*/worst_flushed: 6 layers, highest 0 in each",
+    ]
+    assert len(lines) == 4 + 4 + 6, "what are few, or no layers, have a line each"
+
+
+def test_an_infinite_value_is_the_worst() -> None:
+    layers = list("abcde")
+    scalars = {f"kind/{layer}": series(1.0) for layer in layers} | {"kind/c": series("Infinity")}
+    text = shown(layers=[{"name": n} for n in layers], scalars=scalars)
+    assert any(line.startswith("  kind/*: 5 layers, highest Infinity in c, ") for line in text)
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (UNKNOWN, "overhead: not known yet"),
+        (
+            {"share": 0.0062, "budget": 0.01, "limit": "", "every": {"activations": 20, "gradients": 1, "updates": 0}},
+            (
+                "overhead: 0.62 % of the step time, 62 % of the budget of 1 %; "
+                "reads activations every 20 steps, gradients every step, updates never"
+            ),
+        ),
+        (
+            {"share": 0.02, "budget": 0.01, "limit": "a closer look", "every": {}},
+            "overhead: 2 % of the step time, 200 % of the budget of 1 % (a closer look)",
+        ),
+        ({"share": 0.02, "budget": 0.0, "limit": "", "every": {}}, "overhead: 2 % of the step time, no budget"),
+    ],
+)
+def test_what_the_agent_costs_is_a_line(cost: dict[str, Any], said: str) -> None:
+    assert said in shown(overhead=cost)
+
+
+def test_one_is_no_plural() -> None:
+    assert shown(steps=1, layers=[{"name": "a"}])[:2] == [
+        "r: finished, 1 step, 1 attempt, ranks [0]",
+        "1 layer; observed: {}",
+    ]
+    assert shown(attempts=[{}, {}])[0] == "r: finished, 8 steps, 2 attempts, ranks [0]"
+    assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    skipped = [{"step": i, "layer": None, "rank": 0} for i in range(21)]
+    assert shown(skipped_steps=skipped)[-1] == "and 1 more skipped step"
