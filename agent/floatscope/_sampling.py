@@ -157,6 +157,11 @@ class Sampling:
         if self._steps % _REPORT_EVERY == 0:
             sink.report(self._cost())
 
+    def conclude(self, sink: Sink) -> None:
+        """No step follows: hand over the latest figures, which may be the only ones of a short run."""
+        if self._governor.measured:
+            sink.report(self._cost())
+
     def _cost(self) -> wire.Cost:
         governor = self._governor
         limit = f"looking closer for {self._focus_left} more steps" if self._focus_left else governor.limit

@@ -322,3 +322,22 @@ def test_a_look_closer_is_said_in_the_cost(attach: Attach) -> None:
         scope.step()
     assert sink.cost is not None
     assert sink.cost.limit == "looking closer for 69 more steps"
+
+
+def test_the_end_of_a_short_run_hands_its_cost_over(attach: Attach) -> None:
+    model = nn.Linear(4, 2)
+    scope, sink = attach(model, overhead_budget=0.01, activations_every=4)
+    for _ in range(5):
+        scope.step()
+    assert sink.cost is None
+    scope.close()
+    assert sink.cost is not None
+    assert sink.cost.share > 0
+    assert sink.cost.every["activations"] == 4
+
+
+def test_a_run_of_which_nothing_was_measured_tells_no_cost(attach: Attach) -> None:
+    scope, sink = attach(nn.Linear(4, 2))
+    scope.step()
+    scope.close()
+    assert sink.cost is None

@@ -209,6 +209,7 @@ def test_the_next_start_sends_what_a_killed_process_left(
     hellos = [message.identity.writer for message in server.seen if isinstance(message, wire.Hello)]
     assert hellos == ["1" * 32, killed]
     assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="killed")
+    assert not any(isinstance(message, wire.Beat) for message in server.seen)  # it would know no figures
     assert server.steps() == list(range(50))
     until(lambda: not (place.directory / killed).exists())
     sender.close("finished")
