@@ -195,7 +195,18 @@ def test_a_short_run_shows_what_it_cost(
     wait_for(lambda: server.json("/api/v1/runs/run")["state"] == "finished", "the goodbye")
     code, shown, _ = command("show", "run", "--server", server.url, "--json").finish()
     assert code == 0
-    overhead = json.loads(shown)["overhead"]
+    content = json.loads(shown)
+    overhead = content["overhead"]
     assert overhead["share"] > overhead["budget"] == 1e-4
     assert overhead["every"]["activations"] > Config().activations_every
     assert overhead["limit"]
+    (item,) = server.json("/api/v1/runs")
+    assert item["overhead"]["every"] == overhead["every"]
+    changes = content["sampling"]
+    assert {change["kind"]: change["every"] for change in changes}["activations"] == overhead["every"]["activations"]
+    assert all(change["rank"] == 0 and "may cost 0.01 %" in change["because"] for change in changes)
+    code, text, _ = command("show", "run", "--server", server.url).finish()
+    assert code == 0
+    last = [change for change in changes if change["kind"] == "activations"][-1]
+    assert f"activations read every {last['every']} steps since step {last['step']}, rank 0: the agent costs" in text
+    assert text.count("activations read every") == 1

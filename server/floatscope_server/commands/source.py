@@ -157,6 +157,12 @@ def _print_run(run: dict[str, Any]) -> None:
         _say(f"skipped step {skipped['step']}: {skipped['layer'] or 'layer unknown'}, rank {skipped['rank']}")
     if len(run["skipped_steps"]) > _LISTED:
         _say(f"and {len(run['skipped_steps']) - _LISTED} more skipped steps")
+    for change in {change["kind"]: change for change in run.get("sampling", [])}.values():
+        often = "step" if change["every"] == 1 else f"{change['every']} steps"
+        _say(
+            f"{change['kind']} read every {often} since step {change['step']}, rank {change['rank']}: "
+            f"{change['because']}"
+        )
     for alert in run["alerts"]:
         _say(f"{alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
     for gap in run["gaps"]:
