@@ -339,11 +339,14 @@ def test_the_end_of_a_short_run_hands_its_cost_over(attach: Attach) -> None:
     scope, sink = attach(model, overhead_budget=0.01, activations_every=4)
     for _ in range(5):
         scope.step()
-    assert sink.cost is None
+    told = [sink.cost]
     scope.close()
-    assert sink.cost is not None
-    assert sink.cost.share > 0
-    assert sink.cost.every["activations"] == 4
+    told.append(sink.cost)
+    before, after = told
+    assert before is None
+    assert after is not None
+    assert after.share > 0
+    assert after.every["activations"] == 4
 
 
 def test_a_run_of_which_nothing_was_measured_tells_no_cost(attach: Attach) -> None:

@@ -84,7 +84,8 @@ def _sentence(delivery: Delivery) -> str:
     if delivery.damaged_bytes:
         parts.append(f"{delivery.damaged_bytes} bytes damaged")
     if delivery.waiting or delivery.problem:
-        parts.append(f"{delivery.waiting} wait: {delivery.problem}")
+        what = f"{delivery.waiting} wait" if delivery.waiting else "its end waits"
+        parts.append(f"{what}: {delivery.problem}")
     return "; ".join(parts)
 
 
