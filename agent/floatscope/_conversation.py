@@ -49,6 +49,8 @@ class Duties:
     """Whether to stop at once, whatever is left."""
     heard: Callable[[Order], None] = lambda order: None
     """Takes what the server says without having been asked. Never blocks."""
+    last_beat: Callable[[], wire.Beat | None] = lambda: None
+    """Goes before the goodbye: a run shorter than a heartbeat has figures too. None for those who know none."""
 
 
 class Conversation:
@@ -96,6 +98,9 @@ class Conversation:
                 return refused
             reason = self._duties.farewell()
             if reason is not None and self._outbox.empty():
+                beat = self._duties.last_beat()
+                if beat is not None:
+                    self._connection.send(wire.encode(beat))
                 farewell = wire.Bye(seq=self._outbox.last_seq, reason=reason)
                 self._connection.send(wire.encode(farewell))
                 return farewell

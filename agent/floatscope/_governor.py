@@ -152,6 +152,12 @@ class Governor:
         self._costs.clear()
 
     @property
+    def measured(self) -> bool:
+        """Whether the cost of any step is known."""
+        self._take_in()
+        return bool(self._base)
+
+    @property
     def share(self) -> float:
         """Cost at the present intervals, as a share of the step time; 0 before anything is known."""
         self._take_in()

@@ -99,6 +99,7 @@ class Link:
         self._stall_told = False
         self._epoch: str | None = None
         self.connections = 0
+        self.said_goodbye = False
         self.max_block_bytes = wire.MAX_BLOCK_BYTES
 
     def run(self) -> wire.Refused | None:
@@ -111,6 +112,7 @@ class Link:
             if isinstance(end, wire.Refused) and not end.retryable:
                 return end
             if isinstance(end, wire.Bye):
+                self.said_goodbye = True
                 return None
             if self._unreachable and self._duties.farewell() is not None and self._outbox.empty():
                 return None

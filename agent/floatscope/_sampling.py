@@ -12,7 +12,8 @@ from floatscope import wire
 from floatscope._alert import Alert, Reaction
 from floatscope._config import Config
 from floatscope._device_clock import DeviceClock
-from floatscope._governor import Governor, StepCost
+from floatscope._governor import Change, Governor, StepCost
+from floatscope._log import logger
 from floatscope._meter import drain
 from floatscope._record import Sink
 
@@ -56,6 +57,8 @@ class Sampling:
             },
             config.overhead_budget,
         )
+        self._asked = config.gradients_every
+        self._warned = False
         self._device = device
         self._on_host = device.type == "cpu"
         self._spare = not self._on_host and config.flight_recorder_steps > 0 and config.histograms_every > 0
@@ -152,9 +155,33 @@ class Sampling:
         )
         self._typical_s += _SMOOTH * (step_s - self._typical_s)
         for change in self._governor.observe(cost, suspended=self._focus_left > 0):
+            self._log(step, change)
             self._tell(step, "sampling", {"kind": change.kind, "every": change.every, "because": change.because})
         self._steps += 1
         if self._steps % _REPORT_EVERY == 0:
+            sink.report(self._cost())
+
+    def _log(self, step: int, change: Change) -> None:
+        """Say it where the training is seen; of gradients, which everybody expects in each step, more loudly, once."""
+        asked = self._asked
+        if change.kind == "gradients" and change.every > asked and not self._warned:
+            self._warned = True
+            logger.warning(
+                "from step %d on gradients are read every %d steps, not every %s: %s. "
+                "watch(..., overhead_budget=0) reads as often as asked for at any cost, a larger budget more often. "
+                "This is said once.",
+                step + 1,
+                change.every,
+                "step" if asked == 1 else f"{asked} steps",
+                change.because,
+            )
+        else:
+            often = "step" if change.every == 1 else f"{change.every} steps"
+            logger.info("from step %d on %s are read every %s: %s", step + 1, change.kind, often, change.because)
+
+    def conclude(self, sink: Sink) -> None:
+        """No step follows: hand over the latest figures, which may be the only ones of a short run."""
+        if self._governor.measured:
             sink.report(self._cost())
 
     def _cost(self) -> wire.Cost:

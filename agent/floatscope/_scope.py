@@ -293,6 +293,8 @@ class Scope:
         with _closing:
             self._flush_scalars()
         with _closing:
+            self._sampling.conclude(self._sink)
+        with _closing:
             self._recorder.release()
             self._sink.finish(reason)
 

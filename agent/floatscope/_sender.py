@@ -155,6 +155,7 @@ class Sender:
                 farewell=lambda: self._reason if self._packed.is_set() else None,
                 aborted=self._abort.is_set,
                 heard=self._orders.hear,
+                last_beat=self._beat,
             ),
             pause=self._pause,
             delays=delays or (lambda: backoff_delays(rng)),

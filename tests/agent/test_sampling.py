@@ -293,7 +293,10 @@ def test_a_budget_is_a_share(given: object) -> None:
         Config(overhead_budget=given)  # type: ignore[arg-type]
 
 
-def test_a_model_that_costs_too_much_to_read_is_read_less_often(attach: Attach) -> None:
+def test_a_model_that_costs_too_much_to_read_is_read_less_often(
+    attach: Attach, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "floatscope")
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scope, sink = attach(model, optimizer, overhead_budget=1e-4)
@@ -313,6 +316,13 @@ def test_a_model_that_costs_too_much_to_read_is_read_less_often(attach: Attach) 
     assert sink.cost.every["gradients"] == every
     assert sink.cost.share > sink.cost.budget == 1e-4
     assert sink.cost.limit
+    told = [record for record in caplog.records if "are read every" in record.message]
+    assert len(told) == len(changes)
+    (warning,) = [record for record in told if record.levelno == logging.WARNING]
+    assert "gradients are read every" in warning.message
+    assert "not every step: the agent costs" in warning.message
+    assert "overhead_budget=0" in warning.message
+    assert {record.levelno for record in told} == {logging.INFO, logging.WARNING}
 
 
 def test_a_look_closer_is_said_in_the_cost(attach: Attach) -> None:
@@ -322,3 +332,25 @@ def test_a_look_closer_is_said_in_the_cost(attach: Attach) -> None:
         scope.step()
     assert sink.cost is not None
     assert sink.cost.limit == "looking closer for 69 more steps"
+
+
+def test_the_end_of_a_short_run_hands_its_cost_over(attach: Attach) -> None:
+    model = nn.Linear(4, 2)
+    scope, sink = attach(model, overhead_budget=0.01, activations_every=4)
+    for _ in range(5):
+        scope.step()
+    told = [sink.cost]
+    scope.close()
+    told.append(sink.cost)
+    before, after = told
+    assert before is None
+    assert after is not None
+    assert after.share > 0
+    assert after.every["activations"] == 4
+
+
+def test_a_run_of_which_nothing_was_measured_tells_no_cost(attach: Attach) -> None:
+    scope, sink = attach(nn.Linear(4, 2))
+    scope.step()
+    scope.close()
+    assert sink.cost is None

@@ -119,6 +119,35 @@ def test_a_killed_trainer_loses_at_most_a_second(tmp_path: Path, real: RealServe
     assert runs[0]["state"] == "failed"
 
 
+_NO_STEP = """
+import sys, time
+import floatscope, torch
+floatscope.watch(torch.nn.Linear(2, 2), run="no-step", server=sys.argv[1], spool_dir=sys.argv[2])
+time.sleep(60)
+"""
+
+
+def test_a_run_killed_before_its_first_step_is_listed_as_failed(tmp_path: Path, real: RealServer) -> None:
+    spool = tmp_path / "spool"
+    with subprocess.Popen([sys.executable, "-c", _NO_STEP, "http://127.0.0.1:9", str(spool)]) as process:
+        end = time.monotonic() + 60
+        while not list(spool.glob("[0-9a-f]*/about")):
+            assert time.monotonic() < end, "it never began to spool"
+            time.sleep(0.05)
+        process.kill()
+    assert sync(spool, real.url) == 0
+    assert list(spool.glob("[0-9a-f]*")) == []
+    deadline = time.monotonic() + 20
+    while True:
+        runs = real.get("/api/v1/runs")
+        assert isinstance(runs, list)
+        if runs and runs[0]["state"] == "failed":
+            break
+        assert time.monotonic() < deadline, runs
+        time.sleep(0.05)
+    assert (runs[0]["name"], runs[0]["steps"]) == ("no-step", 0)
+
+
 @pytest.mark.parametrize("at", [2000, 20_000])
 def test_a_flipped_byte_on_the_way_is_noticed(tmp_path: Path, real: RealServer, at: int) -> None:
     writer, _, _ = killed_trainer(tmp_path / "spool", "http://127.0.0.1:9", 1.0)

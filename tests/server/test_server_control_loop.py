@@ -15,12 +15,13 @@ from torch import nn
 from torch.nn import functional
 
 import floatscope
+from floatscope import Config
 from floatscope._governor import KINDS
 from floatscope._sender import Sender
 from floatscope_server.models import StepEvent
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Reply, Running
+    from tests.server.conftest import Command, Reply, Running
 
 Http = Callable[..., "Reply"]
 STEP_S = 0.002
@@ -183,3 +184,29 @@ def test_a_small_model_is_read_less_often_and_says_so(server: Running, train: Ca
     assert cost is not None
     assert cost.budget == 0.01
     assert cost.every[str(event.detail["kind"])] >= int(str(event.detail["every"]))
+
+
+def test_a_short_run_shows_what_it_cost(
+    server: Running, train: Callable[..., Training], command: Callable[..., Command], wait_for: Callable[..., None]
+) -> None:
+    training = train(overhead_budget=1e-4)
+    training.until(lambda: training.steps >= 60, "steps")
+    training.scope.close()
+    wait_for(lambda: server.json("/api/v1/runs/run")["state"] == "finished", "the goodbye")
+    code, shown, _ = command("show", "run", "--server", server.url, "--json").finish()
+    assert code == 0
+    content = json.loads(shown)
+    overhead = content["overhead"]
+    assert overhead["share"] > overhead["budget"] == 1e-4
+    assert overhead["every"]["activations"] > Config().activations_every
+    assert overhead["limit"]
+    (item,) = server.json("/api/v1/runs")
+    assert item["overhead"]["every"] == overhead["every"]
+    changes = content["sampling"]
+    assert {change["kind"]: change["every"] for change in changes}["activations"] == overhead["every"]["activations"]
+    assert all(change["rank"] == 0 and "may cost 0.01 %" in change["because"] for change in changes)
+    code, text, _ = command("show", "run", "--server", server.url).finish()
+    assert code == 0
+    last = [change for change in changes if change["kind"] == "activations"][-1]
+    assert f"activations read every {last['every']} steps since step {last['step']}, rank 0: the agent costs" in text
+    assert text.count("activations read every") == 1

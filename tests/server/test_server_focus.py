@@ -293,8 +293,20 @@ def test_what_the_agent_costs_is_shown(server: Running, agent: MakeAgent) -> Non
         "every": {"gradients": 1},
     }
     assert [writer["cost"] is None for writer in shown["writers"]] == [False, False, True]
-    expected = {"share": 0.0125, "budget": 0.01, "limit": "gradients every 1 steps"}
+    expected = {"share": 0.0125, "budget": 0.01, "limit": "gradients every 1 steps", "every": {"gradients": 1}}
     assert server.json("/api/v1/runs")[0]["overhead"] == expected
     # A beat without one, as of an older agent after a rollback of its installation, says nothing new.
     ranks[1].ask(wire.Beat())
     assert server.json("/api/v1/runs")[0]["overhead"] == expected
+
+
+def test_changed_intervals_are_listed_the_newest_hundred(server: Running, agent: MakeAgent) -> None:
+    one = agent()
+    assert server.json("/api/v1/runs/run")["sampling"] == []
+    for step in range(120):
+        detail: dict[str, str | int | float | bool | None] = {"kind": "weights", "every": step + 2, "because": "costly"}
+        other = wire.Event(step=step, kind="skipped")
+        one.deliver(wire.Body(events=(wire.Event(step=step, kind="sampling", detail=detail), other)))
+    assert server.json("/api/v1/runs/run")["sampling"] == [
+        {"step": step, "rank": 0, "kind": "weights", "every": step + 2, "because": "costly"} for step in range(20, 120)
+    ]

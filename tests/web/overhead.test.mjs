@@ -36,6 +36,17 @@ test("without a budget there is only the cost, and before it is known nothing", 
   assert.equal(cost({ share: null, budget: 0.01, limit: "" }, t), null);
 });
 
+test("the intervals in force are named, also without a budget and not where nothing is known", () => {
+  const every = { activations: 64, gradients: 1, histograms: 128, updates: 0, weights: 100 };
+  const list = "gradients every step, activations every 64 steps, weights every 100 steps, histograms every 128 steps";
+  for (const budget of [0, 0.01]) {
+    const found = cost({ share: 0.006, budget, limit: "", every }, t);
+    assert(found?.title.endsWith(` Read at present: ${list}.`), found?.title);
+    assert.match(cost({ share: 0.006, budget, limit: "", every }, tz)?.title ?? "", /梯度每步，激活每 64 步，权重每 100 步/);
+  }
+  assert.equal(cost({ share: 0.006, budget: 0, limit: "", every: {} }, t)?.title, "Watching takes 0.6 % of the step time; no budget is set.");
+});
+
 test("the newest event says whether a closer look is under way", () => {
   const begin = { kind: "focus", detail: { state: "begin", steps: 100 } };
   const end = { kind: "focus", detail: { state: "end" } };

@@ -3,12 +3,25 @@
 import { number } from "./json.js";
 import { fixed } from "./text.js";
 
-/** @typedef {{ share: import("./json.js").JsonNumber, budget: import("./json.js").JsonNumber, limit: string }} Overhead shares of the step time */
+/** @typedef {{ share: import("./json.js").JsonNumber, budget: import("./json.js").JsonNumber, limit: string, every?: Record<string, number> }} Overhead shares of the step time, and steps between two readings of a kind */
+
+const READINGS = ["gradients", "activations", "weights", "updates", "histograms"];
 
 /** Two digits are enough of a figure that is smoothed and moves. @param {number} share */
 function short(share) {
   const scaled = share * 100;
   return `${fixed(scaled, scaled >= 9.95 ? 0 : scaled >= 0.095 || scaled === 0 ? 1 : 2)} %`;
+}
+
+/** What is read how often, as a sentence; empty where nobody said. @param {Overhead} overhead @param {import("./words.js").Translate} t */
+function intervals({ every = {} }, t) {
+  const parts = READINGS.flatMap((kind) => {
+    const n = every[kind];
+    if (!n) return [];
+    const what = t(`reading.${kind}`);
+    return [n === 1 ? t("cost.each", { what }) : t("cost.every", { what, n: String(n) })];
+  });
+  return parts.length === 0 ? "" : t("cost.intervals", { list: parts.join(t("cost.comma")) });
 }
 
 /**
@@ -20,9 +33,11 @@ export function cost(overhead, t) {
   const budget = number(overhead?.budget);
   if (!overhead || share === undefined || budget === undefined) return null;
   const figures = { share: short(share), budget: `${Number((budget * 100).toPrecision(3))} %` };
-  if (budget === 0) return { text: figures.share, title: t("cost.free", figures), over: false };
+  const often = intervals(overhead, t);
+  const said = (/** @type {string[]} */ ...sentences) => sentences.filter((sentence) => sentence !== "").join(" ");
+  if (budget === 0) return { text: figures.share, title: said(t("cost.free", figures), often), over: false };
   const over = share > budget;
-  const title = overhead.limit === "" ? t("cost.title", figures) : `${t("cost.title", figures)} ${t("cost.limit", { limit: overhead.limit })}`;
+  const title = said(t("cost.title", figures), overhead.limit === "" ? "" : t("cost.limit", { limit: overhead.limit }), often);
   return { text: t("cost.of", figures), title, over };
 }
 

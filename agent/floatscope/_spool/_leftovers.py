@@ -98,9 +98,6 @@ def _deliver(
         return
     delivery.run, delivery.rank, delivery.server = about.identity.run, about.identity.rank, server or about.server
     outbox = _outbox(folder, segments, contents, about)
-    if outbox.empty() and not about.identity.attempt:
-        folder.remove()  # killed before it had anything to say, and no server has heard of it
-        return
     clock = _Patience(outbox, patience_s)
     link = Link(
         Peer(
@@ -129,11 +126,11 @@ def _deliver(
     delivery.delivered, delivery.waiting, delivery.lost = counts.acknowledged, counts.waiting, counts.lost
     if refused is not None:
         delivery.problem = f"the server refused: {one_line(f'{refused.message} ({refused.hint})')}"
-    elif not outbox.empty():
+    elif not link.said_goodbye:
         delivery.problem = link.trouble or "the server does not answer"
-    if outbox.empty():
+    if link.said_goodbye:
         folder.remove()
-    else:
+    else:  # a process killed before its first step has nothing but an end to tell: without it there is no such run
         folder.write_cursor(outbox.acknowledged)
 
 

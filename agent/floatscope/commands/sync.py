@@ -87,7 +87,8 @@ def _sentence(delivery: Delivery) -> str:
     if delivery.damaged_bytes:
         parts.append(f"{counted(delivery.damaged_bytes, 'byte', 'bytes')} damaged")
     if delivery.waiting or delivery.problem:
-        parts.append(f"{counted(delivery.waiting, 'waits', 'wait')}: {delivery.problem}")
+        what = counted(delivery.waiting, "waits", "wait") if delivery.waiting else "its end waits"
+        parts.append(f"{what}: {delivery.problem}")
     return "; ".join(parts)
 
 

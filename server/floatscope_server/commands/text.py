@@ -56,6 +56,11 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
         yield f"skipped step {one['step']}: {one['layer'] or 'layer unknown'}, rank {one['rank']}"
     if len(skipped) > LISTED:
         yield f"and {counted(len(skipped) - LISTED, 'more skipped step')}"
+    for change in {change["kind"]: change for change in run.get("sampling", [])}.values():
+        yield (
+            f"{change['kind']} read {_interval(change['every'])} since step {change['step']}, rank {change['rank']}: "
+            f"{change['because']}"
+        )
     for alert in run["alerts"]:
         reason = f" ({alert['resolved_reason']})" if alert["resolved_reason"] else ""
         yield (

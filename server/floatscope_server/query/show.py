@@ -20,6 +20,7 @@ __all__ = ["show"]
 
 _RECENT_S = 60.0
 _NEWEST = 64
+_CHANGES = 100
 
 
 def show(session: Session, run: Run) -> dict[str, object]:
@@ -62,6 +63,7 @@ def show(session: Session, run: Run) -> dict[str, object]:
             "dropped": sum(_lost_by_agent(writer) for writer in writers),
             "left_out": sum(writer.left_out for writer in writers),
         },
+        "sampling": _sampling(session, run),
         "gaps": [
             gap.model_dump(exclude={"id", "run_id"})
             for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
@@ -147,6 +149,20 @@ def _told_coverage(session: Session, run: Run) -> dict[str, object]:
             reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
         },
     }
+
+
+def _sampling(session: Session, run: Run) -> list[dict[str, object]]:
+    """The newest changes of this attempt's intervals, in the order in which they came."""
+    events = session.exec(
+        select(StepEvent)
+        .where(StepEvent.run_id == run.id, StepEvent.attempt == run.attempt, StepEvent.kind == "sampling")
+        .order_by(col(StepEvent.id).desc())
+        .limit(_CHANGES)
+    )
+    return [
+        {"step": e.step, "rank": e.rank, **{name: e.detail.get(name) for name in ("kind", "every", "because")}}
+        for e in reversed(events.all())
+    ]
 
 
 def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:

@@ -43,7 +43,7 @@ class Glance:
             {**entry, "headroom": number(entry["headroom"])} for entry in stored.get("worst", [])
         ]
         self.cost: dict[str, Any] | None = stored.get("cost")
-        """What the agent costs: {share, budget, limit} of the rank that pays most, None before one has said so."""
+        """What the agent costs: {share, budget, limit, every} of the rank that pays most; None until one says so."""
         self._table: Mapping[int, wire.Layer] = {}
         self._known: dict[str, npt.NDArray[np.float64]] = {}
 
@@ -75,7 +75,7 @@ class Glance:
         """Take in what the ranks said of their cost."""
         dearest = max((cost for cost in costs if cost is not None), key=lambda cost: cost["share"], default=None)
         if dearest is not None:
-            self.cost = {name: dearest[name] for name in ("share", "budget", "limit")}
+            self.cost = {name: dearest[name] for name in ("share", "budget", "limit", "every")}
 
     def restart(self, first_step: int) -> None:
         """Forget what a new attempt that begins at ``first_step`` supersedes."""

@@ -13,7 +13,7 @@ import pytest
 
 from floatscope import wire
 from floatscope._flight import FlightRecorder, nonfinite
-from floatscope._record import StepRecord
+from floatscope._record import LostRecord, StepRecord
 from floatscope._sender import Sender
 
 if TYPE_CHECKING:
@@ -260,3 +260,18 @@ def test_the_cost_travels_with_the_beat(
     sender.report(cost)
     until(lambda: any(isinstance(message, wire.Beat) and message.cost == cost for message in server.seen))
     sender.close()
+
+
+def test_a_run_shorter_than_a_heartbeat_tells_its_cost_before_the_goodbye(
+    server: IngestDouble, sender_to: Callable[..., Sender], step: Step, until: Callable[..., None]
+) -> None:
+    sender = sender_to(server.url)
+    sender.put(step(3))
+    sender.put(LostRecord(step=4, layers=()))
+    cost = wire.Cost(share=0.004, mean=0.005, budget=0.01, every={"activations": 20})
+    sender.report(cost)
+    sender.close()
+    until(lambda: isinstance(server.seen[-1], wire.Bye))
+    (beat,) = [message for message in server.seen if isinstance(message, wire.Beat)]
+    assert server.seen[-2] is beat
+    assert (beat.cost, beat.step, beat.dropped, beat.queue_bytes) == (cost, 4, 1, 0)

@@ -19,7 +19,7 @@ import pytest
 from floatscope import _cli, wire
 from floatscope._sender import Limits, Sender
 from floatscope._spool import _segments, _spooler
-from floatscope._spool._home import Folder
+from floatscope._spool._home import About, Folder
 from floatscope._spool._leftovers import deliver
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._spooler import SpoolPlace
@@ -212,9 +212,33 @@ def test_the_next_start_sends_what_a_killed_process_left(
     hellos = [message.identity.writer for message in server.seen if isinstance(message, wire.Hello)]
     assert hellos == ["1" * 32, killed]
     assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="killed")
+    assert not any(isinstance(message, wire.Beat) for message in server.seen)  # it would know no figures
     assert server.steps() == list(range(50))
     until(lambda: not (place.directory / killed).exists())
     sender.close("finished")
+
+
+def test_a_process_killed_before_its_first_step_still_has_an_end(
+    server: IngestDouble,
+    place: SpoolPlace,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("floatscope.commands.sync._PATIENCE_S", 0.2)
+    place.directory.mkdir()
+    folder = Folder.create(place.directory, WRITER)
+    about = About(server=server.url, agent="floatscope 1", identity=wire.Identity(run="r", writer=WRITER))
+    folder.write_about(about.encoded())
+    folder.close()
+    server.stop()
+    assert sync(place) == 1
+    assert "r, rank 0: 0 records delivered; its end waits: " in capsys.readouterr().out
+    server.start()
+    assert sync(place) == 0
+    hello, bye = server.seen
+    assert isinstance(hello, wire.Hello)
+    assert (hello.identity.run, hello.gone, bye) == ("r", True, wire.Bye(seq=0, reason="killed"))
+    assert list(place.directory.iterdir()) == []
 
 
 def test_leftovers_for_another_server_stay(
