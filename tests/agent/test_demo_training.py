@@ -72,7 +72,7 @@ def test_sane_run_stays_quiet() -> None:
     assert sane.skipped == []
     assert sane.broken == []
     assert min(sane.headroom.values()) > 1.0
-    assert sane.losses[-1] < 3.5 < sane.losses[0]
+    assert sane.losses[-1] < 4.8 < sane.losses[0]
 
 
 @pytest.mark.parametrize(
