@@ -59,18 +59,25 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
 
-def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: float) -> None:
-    """Run one sender for ``seconds`` and print its row."""
-    sender = Sender(wire.Identity(run="bench", writer=secrets.token_hex(16)), url, limits=Limits(flush_s=1.0))
+def paced(sender: Sender, layers: int, steps_per_s: float, seconds: float) -> tuple[list[float], float]:
+    """Hand steps over at a steady pace: what each took in seconds, and how long all of it was."""
     costs: list[float] = []
-    before, began = resident_mb(), time.perf_counter()
+    began = time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
         record = Record(len(costs), layers)
         start = time.perf_counter()
         sender.put(record)
         costs.append(time.perf_counter() - start)
         time.sleep(max(0.0, began + len(costs) / steps_per_s - now))
-    elapsed, stats = time.perf_counter() - began, sender.stats()
+    return costs, time.perf_counter() - began
+
+
+def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: float) -> None:
+    """Run one sender for ``seconds`` and print its row."""
+    sender = Sender(wire.Identity(run="bench", writer=secrets.token_hex(16)), url, limits=Limits(flush_s=1.0))
+    before = resident_mb()
+    costs, elapsed = paced(sender, layers, steps_per_s, seconds)
+    stats = sender.stats()
     p50, p99, worst = np.percentile(np.array(costs) * 1e6, [50, 99, 100])
     print(
         f"{state:9} layers {layers:5}  {len(costs) / elapsed:6.0f} steps/s  put us p50 {p50:5.1f} p99 {p99:6.1f} "

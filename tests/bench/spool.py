@@ -26,7 +26,7 @@ from floatscope._sender import Limits, Sender
 from floatscope._spool import _segments
 from floatscope._spool._spooler import SpoolPlace
 from tests.bench.ingest import server_process
-from tests.bench.sender import Record, resident_mb
+from tests.bench.sender import Record, paced, resident_mb
 from tests.faults import FaultProxy
 
 _SECONDS = 8.0
@@ -82,15 +82,9 @@ def _measure(
         identity = wire.Identity(run="bench", writer=secrets.token_hex(16))
         sender = Sender(identity, url, limits=Limits(flush_s=1.0), spool=place)
         held = _Held()
-        costs: list[float] = []
-        before, began = resident_mb(), time.perf_counter()
-        while (now := time.perf_counter()) - began < _SECONDS:
-            record = Record(len(costs), layers)
-            start = time.perf_counter()
-            sender.put(record)
-            costs.append(time.perf_counter() - start)
-            time.sleep(max(0.0, began + len(costs) / steps_per_s - now))
-        elapsed, stats = time.perf_counter() - began, sender.stats()
+        before = resident_mb()
+        costs, elapsed = paced(sender, layers, steps_per_s, _SECONDS)
+        stats = sender.stats()
         written = sum(path.stat().st_size for path in Path(directory).rglob("*"))
         longest = held.stop()
         p50, p99, worst = np.percentile(np.array(costs) * 1e6, [50, 99, 100])
