@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 __all__ = [
@@ -18,14 +18,20 @@ __all__ = [
     "Attempt",
     "DumpPart",
     "Gap",
+    "HistTile",
     "LayerRow",
     "Meta",
+    "RankEvent",
+    "Retention",
     "Run",
+    "ScalarChunk",
     "ScalarSeries",
     "Session",
     "StepEvent",
     "Stream",
     "StreamState",
+    "Tile",
+    "TileRaw",
     "Token",
     "WalFrame",
     "Writer",
@@ -128,7 +134,10 @@ class LayerRow(SQLModel, table=True):
 
 
 class Stream(SQLModel, table=True):
-    """One kind of telemetry of a run: ``layer/KIND``, ``hist/KIND``, ``scalar`` or ``gpu``."""
+    """One kind of telemetry of a run: ``layer/KIND``, ``hist/KIND``, ``scalar`` or ``gpu``.
+
+    The geometry of its tiles (``tiles.geometry.Geometry``) is null until the first is written and fixed from then on.
+    """
 
     __tablename__ = "stream"
     __table_args__ = (UniqueConstraint("run_id", "name"),)
@@ -136,10 +145,18 @@ class Stream(SQLModel, table=True):
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
     run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
     name: str
+    columns: int | None = None
+    fan: int | None = None
+    block: int | None = None
+    keep_bits: int | None = None
+    keep_bits_pooled: int | None = None
 
 
 class StreamState(SQLModel, table=True):
-    """Columns before ``sealed`` are no longer in ``wal_frame``."""
+    """Columns before ``sealed`` are in tiles, not in ``wal_frame``; it moves in the transaction that writes them.
+
+    ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
+    """
 
     __tablename__ = "stream_state"
 
@@ -178,19 +195,140 @@ class WalFrame(SQLModel, table=True):
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
+class TileRaw(SQLModel, table=True):
+    """A tile of level 0: ``stat`` and ``agg`` are those of ``tiles.statistics``, ``block`` counts blocks of layers,
+    ``idx`` tiles of steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
+
+    __tablename__ = "tile_raw"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    stat: int = Field(sa_type=SmallInteger)
+    agg: int = Field(sa_type=SmallInteger)
+    block: int
+    idx: int = Field(sa_type=BigInteger)
+    flags: int = Field(sa_type=SmallInteger)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class Tile(SQLModel, table=True):
+    """A tile of a level above 0. ``part`` 1: a part that later tiles complete, ``idx`` counting parts."""
+
+    __tablename__ = "tile"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    stat: int = Field(sa_type=SmallInteger)
+    agg: int = Field(sa_type=SmallInteger)
+    level: int = Field(sa_type=SmallInteger)
+    part: int = Field(sa_type=SmallInteger)
+    block: int
+    idx: int = Field(sa_type=BigInteger)
+    flags: int = Field(sa_type=SmallInteger)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class HistTile(SQLModel, table=True):
+    """Sparse histograms of a block of layers over a stretch of steps; levels above 0 hold their sums."""
+
+    __tablename__ = "hist_tile"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "level", "block", "idx"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    level: int = Field(sa_type=SmallInteger)
+    block: int
+    idx: int = Field(sa_type=BigInteger)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class ScalarChunk(SQLModel, table=True):
+    """Consecutive points of a series, lossless. Level 0 holds steps and values; level k one record for every 8^k
+    points: first step, last step, min, max, mean and number. ``idx`` counts the chunks of a level."""
+
+    __tablename__ = "scalar_chunk"
+    __table_args__ = (
+        UniqueConstraint("series_id", "level", "idx"),
+        Index("ix_scalar_chunk_span", "series_id", "level", "first_step"),
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    series_id: int = Field(sa_type=BigInteger)
+    level: int = Field(sa_type=SmallInteger)
+    idx: int = Field(sa_type=BigInteger)
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    n: int
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class RankEvent(SQLModel, table=True):
+    """Where a rank departs from the others, ``kind`` outlier, nonfinite, late or missing: what is kept of a rank once
+    the ranks are reduced to one."""
+
+    __tablename__ = "rank_event"
+    __table_args__ = (
+        Index("ix_rank_event_step", "run_id", "step"),
+        Index("ix_rank_event_rank", "run_id", "rank"),
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    attempt: int
+    step: int = Field(sa_type=BigInteger)
+    rank: int
+    stream_id: int = Field(sa_type=BigInteger)
+    layer: int
+    stat: int = Field(sa_type=SmallInteger)
+    value: float | None = None
+    median: float | None = None
+    kind: str
+
+
+class Retention(SQLModel, table=True):
+    """What is kept how long, for a run or, where ``run_id`` is 0, for all that have no row of their own. Null: for
+    ever, or as many as there are."""
+
+    __tablename__ = "retention"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True)
+    raw_keep_days: float | None = 30.0
+    raw_keep_steps: int | None = Field(default=50_000, sa_type=BigInteger)
+    level1_keep_days: float | None = 180.0
+    hist_keep_days: float | None = 14.0
+    hist_level1_keep_days: float | None = 180.0
+    gpu_keep_days: float | None = 7.0
+    gpu_level1_keep_days: float | None = 30.0
+    pin_alerts: bool = True
+    max_bytes_per_run: int | None = Field(default=None, sa_type=BigInteger)
+
+
 class ScalarSeries(SQLModel, table=True):
     """What is known of a scalar without reading it: how many points, where they lie, the extremes.
 
     NULL in ``last``, ``min`` and ``max`` is a NaN. ``ordered``: every step came once and in order, so that the figures
-    are exact.
+    are exact. ``stream`` is "scalar" or "gpu"; device figures go by milliseconds since 1970 instead of steps. Points
+    before ``sealed`` are in ``scalar_chunk``, not in ``wal_frame``.
     """
 
     __tablename__ = "scalar_series"
+    __table_args__ = (UniqueConstraint("run_id", "attempt", "rank", "stream", "name"),)
 
-    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
-    attempt: int = Field(primary_key=True)
-    rank: int = Field(primary_key=True)
-    name: str = Field(primary_key=True)
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    attempt: int
+    rank: int
+    stream: str = "scalar"
+    name: str
+    sealed: int = Field(default=0, sa_type=BigInteger)
     n: int = Field(sa_type=BigInteger)
     first_step: int = Field(sa_type=BigInteger)
     last_step: int = Field(sa_type=BigInteger)

@@ -380,7 +380,7 @@ class Batch:
         renewed = ("n", "first_step", "last_step", "last", "min", "max", "ordered")
         self._connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["run_id", "attempt", "rank", "name"],
+                index_elements=["run_id", "attempt", "rank", "stream", "name"],
                 set_={name: statement.excluded[name] for name in renewed},
             ),
             [
@@ -388,6 +388,7 @@ class Batch:
                     "run_id": run.id,
                     "attempt": attempt,
                     "rank": rank,
+                    "stream": "scalar",
                     "name": name,
                     **{key: getattr(series, key) for key in renewed},
                 }
