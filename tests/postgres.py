@@ -64,15 +64,16 @@ class Cluster:
         """Run it, and wait until it lets people in."""
         deadline = time.monotonic() + _DEADLINE_S
         while True:
-            self._process = subprocess.Popen(
-                [
-                    *(self._binaries / "postgres", "-D", self._data, "-k", self.folder, "-c", "listen_addresses="),
-                    *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", *self._options),
-                ],
-                stderr=(self.folder / "log").open("ab"),
-                cwd=self.folder,
-                **self._as,  # type: ignore[call-overload]
-            )
+            with (self.folder / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [
+                        *(self._binaries / "postgres", "-D", self._data, "-k", self.folder, "-c", "listen_addresses="),
+                        *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", *self._options),
+                    ],
+                    stderr=log,
+                    cwd=self.folder,
+                    **self._as,  # type: ignore[call-overload]
+                )
             while self._process.poll() is None and not self._answers():
                 assert time.monotonic() < deadline, "PostgreSQL does not start"
                 time.sleep(0.02)

@@ -21,6 +21,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.store import Store
+from tests.databases import Disk
 from tests.server.bodies import run_of
 
 if TYPE_CHECKING:
@@ -300,18 +301,15 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
 
 def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> None:
     one = pen(store)
-
-    def limit(pages: int) -> None:
-        store.write(lambda session: session.execute(text(f"PRAGMA max_page_count={pages}")))
-
-    limit(1)  # SQLite makes it the present size
+    disk = Disk(store)
+    disk.full()
     body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
     nack = one.deliver(body)
     assert isinstance(nack, wire.Nack)
     assert (nack.code, nack.retryable, nack.expected) == ("storage_full", True, 1)
     assert nack.retry_after_s > 0
     assert store.counters.failed_commits == 1
-    limit(1 << 20)
+    disk.well()
     one.seq = 0
     assert isinstance(one.deliver(body), wire.Ack)
     assert store.writing
@@ -323,23 +321,20 @@ def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: S
     one = pen(store)
     assert isinstance(one.deliver(wire.Body()), wire.Ack)
 
-    def execute(statement: str) -> None:
-        store.write(lambda session: session.execute(text(statement)))
-
     def send(seqs: range) -> list[wire.ServerMessage]:
         body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
         for seq in seqs:
             store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
         return [one.answers.get(timeout=20) for _ in seqs]
 
-    # Every commit fails as on a broken disk, with an OperationalError.
-    execute("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+    disk = Disk(store)
+    disk.broken()
     # As an agent does: the second half of the window is on its way before the first is refused.
     refused = [*send(range(2, 6)), *send(range(6, 10))]
     assert store.counters.failed_commits >= 2
     assert {answer.expected for answer in refused if isinstance(answer, wire.Nack)} == {2}
     assert len(refused) == 8
-    execute("DROP TRIGGER broken")
+    disk.well()
     assert [type(answer) for answer in send(range(2, 10))] == [wire.Ack] * 8
     assert _frames(store) == 8
 

@@ -206,13 +206,14 @@ class AlertEngine:
                     self._sweep()
                 if waiting or stopping or self._due():
                     self._flush()
-            except Exception:  # noqa: BLE001 - logged
+            except Exception as error:  # noqa: BLE001 - logged
                 # The database is full or locked, or the store is stopping. Nothing of it is stored: forget it all and
                 # read it back.
                 if stopping:
                     _log.exception("the last alerts could not be stored; they are judged again at the next start")
                 else:
-                    _log.exception("alerts could not be stored; trying again")
+                    known = trouble(error) is not None
+                    _log.error("alerts could not be stored; trying again", exc_info=None if known else error)
                     self._forget(behind, batch)
                     continue
             if stopping or not self._paused:
