@@ -31,6 +31,7 @@ __all__ = [
     "StoreError",
     "Trouble",
     "database_of",
+    "reason",
     "trouble",
     "upsert",
     "utc",
@@ -62,6 +63,11 @@ def trouble(error: BaseException) -> Trouble | None:
     return of_sqlite(getattr(orig, "sqlite_errorcode", None), operational=operational)
 
 
+def reason(error: BaseException) -> str:
+    """What the engine says, in one line."""
+    return " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+
+
 class Reader:
     """Read-only access to the store, beside a running server or without one."""
 
@@ -75,7 +81,7 @@ class Reader:
             with self._engine.connect() as connection:
                 current = MigrationContext.configure(connection).get_current_revision()
         except DBAPIError as error:
-            raise StoreError(f"cannot read the store at {self._title}: {error.orig}") from error
+            raise StoreError(f"cannot read the store at {self._title}: {reason(error)}") from error
         if current is None:
             raise StoreError(f"there is no floatscope store at {self._title}: start `floatscope server` on it")
         if current != head_revision():
@@ -143,7 +149,7 @@ class Database(ABC):
             yield
         except DBAPIError as error:
             advice = self.advice(trouble(error) or Trouble.OTHER)
-            raise StoreError(f"cannot use {self.title}: {error.orig}; {advice}") from error
+            raise StoreError(f"cannot use {self.title}: {reason(error)}; {advice}") from error
 
 
 def database_of(settings: Settings) -> Database:

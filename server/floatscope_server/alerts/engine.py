@@ -236,12 +236,14 @@ class AlertEngine:
         """What fails for one run is forgotten and read back from the store later, and holds up no other."""
         try:
             action()
-        except Exception:  # noqa: BLE001 - logged
+        except Exception as error:  # noqa: BLE001 - logged
             before = self._paused.get(key)
             seconds = _RETRY_S if before is None else min(2 * before.seconds, _RETRY_AT_MOST_S)
             self._paused[key] = _Pause(time.monotonic() + seconds, seconds)
             self._runs.pop(key, None)
-            _log.exception("run %d could not be judged; trying again in %g s", key.run_id, seconds)
+            known = trouble(error) is not None
+            text = "run %d could not be judged; trying again in %g s"
+            _log.error(text, key.run_id, seconds, exc_info=None if known else error)
         else:
             self._paused.pop(key, None)
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import Reader, StoreError, Trouble, database_of, trouble, utc
+from floatscope_server.database import Reader, StoreError, Trouble, database_of, reason, trouble, utc
 from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
@@ -97,6 +97,7 @@ class Store:
         self._reader: Reader | None = None
         self._started_at = 0.0
         self._failing = False
+        self._complained = False
         self._in_hand: list[_Incoming] = []
         self._committed: dict[str, int] = {}
         """The last seq on disk of each writer that has said hello."""
@@ -192,10 +193,12 @@ class Store:
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
-            if opened.done():
-                _log.exception("the store's writer has ended")
-            else:
+            if not opened.done():
                 opened.set_exception(error)
+            elif isinstance(error, StoreError):
+                _log.error("the store's writer has ended: %s", error)
+            else:
+                _log.exception("the store's writer has ended")
         finally:
             self._end()
 
@@ -285,7 +288,7 @@ class Store:
                 session.commit()
         except DBAPIError:
             return
-        self._failing = False
+        self._failing = self._complained = False
 
     def _tick(self, connection: Connection) -> None:
         try:
@@ -297,9 +300,9 @@ class Store:
             self._ledger.clear()
             if trouble(error) is None:
                 _log.exception("the state of the runs could not be written")
-            elif not self._failing:
+            else:
                 self._failing = True
-                _log.error("the server cannot write: %s", error.orig if isinstance(error, DBAPIError) else error)
+                self._complain(f"the server cannot write: {reason(error)}")
         else:
             self._announce(changed, set())
 
@@ -358,7 +361,7 @@ class Store:
                 _log.exception("a message could not be stored")
                 self._give_up(connection, messages[0])
             return
-        self._failing = False
+        self._failing = self._complained = False
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
@@ -418,11 +421,16 @@ class Store:
         """Nothing of this transaction is stored."""
         full = found is Trouble.FULL
         code = "storage_full" if full else "storage_error"
-        reason = error.orig if isinstance(error, DBAPIError) else error
-        text = "the server's disk is full" if full else f"the server cannot write: {reason}"
-        _log.error("%s; agents keep their data and try again", text)
+        text = "the server's disk is full" if full else f"the server cannot write: {reason(error)}"
+        self._complain(f"{text}; agents keep their data and try again")
         for item in messages:
             self._postpone(item, code, text)
+
+    def _complain(self, text: str) -> None:
+        """Once for each time of trouble: agents come again every few seconds."""
+        if not self._complained:
+            _log.error("%s", text)
+        self._complained = True
 
     def _postpone(self, item: _Incoming, code: str, text: str) -> None:
         """The agent keeps it and sends it again, with all that came before it and is not on disk either."""
