@@ -118,10 +118,16 @@ def cluster() -> Iterator[Callable[[], Databases]]:
         databases.cluster.remove()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What uses a store runs on each engine; where only its own words or the network are at stake, on one."""
+    if "database" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("engines")
+        metafunc.parametrize("database", ("sqlite", "postgresql") if marker is None else marker.args, indirect=True)
+
+
+@pytest.fixture
 def database(request: pytest.FixtureRequest, cluster: Callable[[], Databases]) -> Iterator[TestDatabase]:
-    """Where stores are: what asks for it runs on both engines, unless it is
-    parametrised by itself."""
+    """Where stores are."""
     one = TestDatabase(cluster() if request.param == "postgresql" else None)
     yield one
     one.drop()

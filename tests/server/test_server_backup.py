@@ -76,7 +76,7 @@ def test_a_start_keeps_the_epoch(open_store: OpenStore) -> None:
     assert store.epoch == epoch
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.engines("sqlite")
 def test_the_command_copies_beside_a_running_server(
     server: Running, agent: MakeAgent, make: Make, command: Callable[..., Command], tmp_path: Path
 ) -> None:
@@ -98,7 +98,7 @@ def test_the_command_copies_beside_a_running_server(
     assert err == f"floatscope: {target} exists: a backup replaces nothing; name another file\n"
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.engines("sqlite")
 def test_what_cannot_be_copied_is_one_line(open_store: OpenStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no floatscope store"):
         database_of(Settings(data=tmp_path / "none")).backup(tmp_path)

@@ -14,6 +14,8 @@ import pytest
 
 from floatscope import wire
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path

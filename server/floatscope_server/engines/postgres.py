@@ -71,6 +71,22 @@ class _Held(psycopg.OperationalError):
     """Another session holds the store."""
 
 
+class _Cursor(psycopg.Cursor[Any]):
+    """Asks for results in binary: as text a blob is twice as long, and 256 tiles took 58 ms instead of 14."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - the driver's
+        super().__init__(*args, **options)
+        self.format = psycopg.pq.Format.BINARY
+
+
+class _ServerCursor(psycopg.ServerCursor[Any]):
+    """The same, for what is read piece by piece."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - the driver's
+        super().__init__(*args, **options)
+        self.format = psycopg.pq.Format.BINARY
+
+
 class Postgres(Database):
     """The store in the database that ``url`` names: ``postgresql://USER@HOST:PORT/DATABASE`` and what libpq adds.
 
@@ -98,11 +114,15 @@ class Postgres(Database):
         self._wait_s = 0.0
         self._not_before = 0.0
 
-    def _connect(self, role: str, **options: Any) -> psycopg.Connection[Any]:  # noqa: ANN401 - libpq's
+    def _connect(self, role: str) -> psycopg.Connection[Any]:
         given: dict[str, Any] = {"connect_timeout": _CONNECT_S, **_CLIENT_KEEPALIVE}
         known = conninfo_to_dict(self._url)
         given = {name: value for name, value in given.items() if name not in known}
-        return psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}", **options)
+        connection = psycopg.connect(
+            self._url, **given, fallback_application_name=f"floatscope {role}", cursor_factory=_Cursor
+        )
+        connection.server_cursor_factory = _ServerCursor
+        return connection
 
     # Writing.
 

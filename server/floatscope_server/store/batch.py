@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, update
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import upsert, utc
+from floatscope_server.database import append, upsert, utc
 from floatscope_server.jsontext import plain
 from floatscope_server.models import (
     CONTINUED,
@@ -359,8 +359,7 @@ class Batch:
     def flush(self) -> None:
         """Write everything collected; the caller commits."""
         self.frames = len(self._frames)
-        if self._frames:
-            self._connection.execute(insert(WalFrame), self._frames)
+        append(self._connection, WalFrame, self._frames)
         if self._events:
             self._connection.execute(insert(StepEvent), self._events)
         self._left_out.write()
@@ -390,7 +389,7 @@ class Batch:
                     "rank": rank,
                     "stream": "scalar",
                     "name": name,
-                    **{key: getattr(series, key) for key in renewed},
+                    **{key: _known(getattr(series, key)) for key in renewed},
                 }
                 for (attempt, rank, name), series in changed
             ],
@@ -466,3 +465,8 @@ class Batch:
             self._connection.execute(
                 update(Attempt).where(col(Attempt.run_id) == run.id, col(Attempt.n) == attempt).values(**values)
             )
+
+
+def _known(figure: float) -> float | None:
+    """NULL for a NaN, which SQLite makes of it anyhow."""
+    return None if figure != figure else figure

@@ -89,12 +89,14 @@ def replay_since(session: Session, writer_id: str, seq: int) -> list[Observation
         return []
     frames = select(func.min(WalFrame.first)).where(WalFrame.writer == writer.number, WalFrame.seq > seq)
     events = select(func.min(StepEvent.step)).where(StepEvent.writer == writer.number, StepEvent.seq > seq)
-    firsts = [first for first in (session.exec(frames).one(), session.exec(events).one()) if first is not None]
+    found: list[int | None] = [session.exec(frames).one(), session.exec(events).one()]
+    firsts = [first for first in found if first is not None]
     attempt = session.get(Attempt, (writer.run_id, writer.attempt))
     if not firsts or attempt is None or attempt.last_step is None:
         return []
-    found = replay(session, writer.run_id, writer.attempt, last_steps=max(attempt.last_step - min(firsts) + 1, 1))
-    return [each for each in found if each.writer == writer_id and each.seq > seq]
+    last_steps = max(attempt.last_step - min(firsts) + 1, 1)
+    again = replay(session, writer.run_id, writer.attempt, last_steps=last_steps)
+    return [each for each in again if each.writer == writer_id and each.seq > seq]
 
 
 def _events(
