@@ -14,8 +14,9 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import LargeBinary, text
+from sqlalchemy import LargeBinary, create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError
+from sqlalchemy.pool import NullPool
 from sqlmodel import SQLModel, select
 
 import floatscope_server.alerts.models
@@ -63,7 +64,10 @@ def _execute(url: str, statement: str) -> list[Any]:
 
 
 def test_the_migrated_schema_is_that_of_the_models(url: str) -> None:
-    with _of(url).writer() as connection:
+    with _of(url).writer():
+        pass
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=NullPool)
+    with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, SQLModel.metadata) == []
 

@@ -87,6 +87,12 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
         self.format = psycopg.pq.Format.BINARY
 
 
+def _in_binary(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    connection.cursor_factory = _Cursor
+    connection.server_cursor_factory = _ServerCursor
+    return connection
+
+
 class Postgres(Database):
     """The store in the database that ``url`` names: ``postgresql://USER@HOST:PORT/DATABASE`` and what libpq adds.
 
@@ -118,11 +124,7 @@ class Postgres(Database):
         given: dict[str, Any] = {"connect_timeout": _CONNECT_S, **_CLIENT_KEEPALIVE}
         known = conninfo_to_dict(self._url)
         given = {name: value for name, value in given.items() if name not in known}
-        connection = psycopg.connect(
-            self._url, **given, fallback_application_name=f"floatscope {role}", cursor_factory=_Cursor
-        )
-        connection.server_cursor_factory = _ServerCursor
-        return connection
+        return psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}")
 
     # Writing.
 
@@ -141,6 +143,10 @@ class Postgres(Database):
             try:
                 with self.understood(), connection.begin():
                     self._prepare(connection)
+                raw = connection.connection.driver_connection
+                assert isinstance(raw, psycopg.Connection)
+                # Not before: SQLAlchemy reads the schema as text.
+                _in_binary(raw)
                 self._ours = True
                 yield connection
             finally:
@@ -189,7 +195,7 @@ class Postgres(Database):
                 self._failure = error
             raise
         self._failure, self._wait_s = None, 0.0
-        return connection
+        return _in_binary(connection) if self._ours else connection
 
     def _take(self, connection: psycopg.Connection[Any]) -> None:
         connection.autocommit = True
@@ -228,7 +234,7 @@ class Postgres(Database):
             connection.read_only = True
             connection.execute("SET timezone = 'UTC'")
             connection.commit()
-            return connection
+            return _in_binary(connection)
 
         engine = create_engine(
             "postgresql+psycopg://",
