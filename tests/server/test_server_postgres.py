@@ -273,13 +273,12 @@ def test_a_restart_of_postgresql_loses_nothing_and_doubles_nothing(
     nack = one.deliver(_body(make, 2))
     assert isinstance(nack, wire.Nack)
     assert (nack.code, nack.retryable, nack.expected) == ("storage_error", True, 3)
-    assert not store.writing
+    wait_for(lambda: not store.writing, "the loss to be known")
     with pytest.raises(DBAPIError) as caught, store.read() as session:
         session.exec(select(Meta)).all()
     assert trouble(caught.value) is Trouble.LOST
     own.start()
     _until_acknowledged(one, make, 3)
-    assert store.writing
     assert _seqs(store) == [1, 2, 3]
     assert heard == [1, 2, 3]
     # Once more, with nobody who sends: it comes back by itself.
