@@ -106,8 +106,8 @@ async def _busy(request: Request, _: Exception) -> Response:
 
 
 async def _out_of_range(_: Request, __: Exception) -> Response:
-    """A number that the database cannot hold."""
-    return JSONText(error_body("invalid", "a number is out of range", "see /docs for what is allowed"), status_code=422)
+    """A number, or a text with a NUL character, that the database cannot hold."""
+    return JSONText(error_body("invalid", "a value is out of range", "see /docs for what is allowed"), status_code=422)
 
 
 async def _internal(_: Request, __: Exception) -> Response:

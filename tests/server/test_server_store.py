@@ -477,3 +477,23 @@ def test_numbers_that_json_lacks_are_taken_in_events_too(store: Store, pen: Make
     with store.read() as session:
         detail = session.exec(select(StepEvent.detail)).one()
     assert detail == {"from": "Infinity", "to": "NaN"}
+
+
+def test_no_text_of_an_agent_breaks_a_commit(store: Store, pen: MakePen, make: Make) -> None:
+    """A NUL character, which PostgreSQL cannot store, what does not fit together, and words of SQL."""
+    odd = "a\0b'; DROP TABLE run; --\u202e\U0001f600"
+    one = pen(store, layers=[make.layer(0, odd), make.layer(1, odd.replace("\0", ""))])
+    body = wire.Body(
+        summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),),
+        events=(wire.Event(step=0, kind="note", detail={"a\0": odd}),),
+    )
+    assert isinstance(one.deliver(body), wire.Ack)
+    one.seq += 1
+    assert isinstance(one.ask(wire.Gap(seq=one.seq, first=0, last=0, count=1, reason=odd)), wire.Ack)
+    assert isinstance(one.ask(wire.Bye(seq=one.seq, reason=odd)), wire.Ack)
+    assert store.counters.failed_commits == 0
+    with store.read() as session:
+        assert [row.name for row in session.exec(select(LayerRow))] == [odd.replace("\0", "")]
+        (event,) = session.exec(select(StepEvent)).all()
+    assert event.detail == {"a\0": odd}
+    assert _gaps(store)["layer with a NUL character"] == 1

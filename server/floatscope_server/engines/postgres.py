@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.abc import Buffer
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy import Connection, Engine, LargeBinary, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
@@ -87,6 +89,13 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
         self.format = psycopg.pq.Format.BINARY
 
 
+class _Text(StrDumperUnknown):
+    """PostgreSQL has no U+0000 in a text. Where a name must stay what it is, it has been refused before."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd"))
+
+
 def _in_binary(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
     connection.cursor_factory = _Cursor
     connection.server_cursor_factory = _ServerCursor
@@ -124,7 +133,9 @@ class Postgres(Database):
         given: dict[str, Any] = {"connect_timeout": _CONNECT_S, **_CLIENT_KEEPALIVE}
         known = conninfo_to_dict(self._url)
         given = {name: value for name, value in given.items() if name not in known}
-        return psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}")
+        connection = psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}")
+        connection.adapters.register_dumper(str, _Text)
+        return connection
 
     # Writing.
 
