@@ -18,11 +18,13 @@ __all__ = ["Cluster", "programs"]
 
 _DEADLINE_S = 30.0
 _USER = "floatscope"
+_OLDEST = 15
 
 
 def programs() -> Path | None:
-    """Where ``initdb`` and ``postgres`` are, of the newest version; None where they are not installed."""
+    """Where ``initdb`` and ``postgres`` are, of the newest version from 15 on; None where they are not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = [path for path in found if int(path.parts[-3]) >= _OLDEST]
     if found:
         return found[-1].parent
     path = shutil.which("initdb")
@@ -108,6 +110,13 @@ class Cluster:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return name
+
+    def size(self, name: str) -> int:
+        """Bytes of a database on disk."""
+        with psycopg.connect(self.url(name)) as connection:
+            row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert row is not None
+        return int(row[0])
 
     def drop(self, name: str) -> None:
         """Remove a database, whoever uses it."""

@@ -19,6 +19,7 @@ _BENCHES = {
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "ingest": "durable ingest over a real WebSocket",
+    "engines": "commits of SQLite and PostgreSQL, without a network",
 }
 
 
