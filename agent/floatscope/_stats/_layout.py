@@ -14,6 +14,8 @@ __all__ = ["Layouts", "in_place", "spans"]
 
 _COPIED = 1 << 24
 """Elements of a strided tensor that are copied at once."""
+_REACHED = 64
+"""Addresses kept for one tensor."""
 
 
 def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -54,14 +56,38 @@ class Layouts:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
-        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        self.addresses = list(map(torch.Tensor.data_ptr, tensors))
+        """Another list whenever one of them is another."""
+        self._reached = [{address} for address in self.addresses]
+        """Of each tensor the addresses at which there was memory for all of it."""
         self._guards = None if fixed else _guards(tensors)
         self._described = None if fixed or self._guards is not None else _described(tensors)
 
     def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""
-        if list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
+        return list(map(torch.Tensor.data_ptr, tensors)) == self.addresses and self._are_alike(tensors)
+
+    def follow(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether nothing but addresses has changed; then ``addresses`` are those of ``tensors``.
+
+        The allocator gives a gradient one of a few addresses, and another one in most steps. ``ValueError`` for a
+        tensor whose memory was given away.
+        """
+        addresses = list(map(torch.Tensor.data_ptr, tensors))
+        if not self._are_alike(tensors):
             return False
+        if addresses != self.addresses:
+            # To ask again at an address that was good before takes as long as all the rest.
+            for tensor, address, reached in zip(tensors, addresses, self._reached, strict=True):
+                if address not in reached:
+                    require_memory(tensor)
+                    if len(reached) >= _REACHED:
+                        reached.clear()
+                    reached.add(address)
+            self.addresses = addresses
+        return True
+
+    def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
         if self._guards is not None:
             return bool(self._guards.check(*tensors))
         return self._described is None or _described(tensors) == self._described
@@ -76,5 +102,5 @@ def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, a
         return None
 
 
-def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
-    return [(t.dtype, t.shape, t.stride()) for t in tensors]
+def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]]:
+    return [(t.dtype, t.shape, t.stride(), t.is_neg()) for t in tensors]
