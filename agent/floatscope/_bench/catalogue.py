@@ -56,6 +56,8 @@ class RecorderSpec:
     about: str
     reads: tuple[str, ...] = ()
     """What it has to read in a step (``traffic.Bytes``); empty where that differs from step to step."""
+    reads_compiled: tuple[str, ...] = ()
+    """The same in a compiled training, where that is something else."""
     package: str = ""
     """The package it comes from, as imported and as installed."""
     paired: bool = True
@@ -85,6 +87,7 @@ RECORDERS = {
         about="floatscope.watch, gradients and outputs, with histograms, every step",
         package="floatscope",
         reads=("gradients", "outputs"),
+        reads_compiled=("gradients", "linear"),
         compiled=True,
         seconds=30.0,
     ),
@@ -92,6 +95,7 @@ RECORDERS = {
         about="floatscope.watch, gradients, outputs and operands of linear layers, with histograms, every step",
         package="floatscope",
         reads=("gradients", "outputs", "operands"),
+        reads_compiled=("gradients", "linear"),
         compiled=True,
         seconds=30.0,
     ),
