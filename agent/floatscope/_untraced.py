@@ -88,7 +88,7 @@ class UntracedHooks:
 
 
 def run_untraced(code: CodeType) -> None:
-    """Have the function with this ``code`` run as it is, with all that it calls, where torch.compile would make a program of it.
+    """Have the function with this ``code``, and what it calls, run as they are where torch.compile would compile them.
 
     A hook of the module that is compiled is no part of its graph but a function of its own, and would become a program
     of what it does in a trace, which is nothing. Torch before 2.7 has no word for it.
