@@ -244,7 +244,10 @@ def tensor_parallel() -> Training:
     model = Model()
     mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return Training(model=model, data_parallel=False)
+    # What goes through lists, as on a GPU unless told otherwise, takes no mixture of DTensors and plain ones.
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=0.1, foreach=False)
+    return Training(model=model, data_parallel=False, optimizer=optimizer)
 
 
 def unknown() -> Training:

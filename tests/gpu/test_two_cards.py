@@ -22,16 +22,15 @@ MERGING = {"fsdp2": "plain", "ddp": "plain", "zero_redundancy": "plain", "ddp_ac
 BITWISE = ("ddp:20", "fsdp2_whole:20")
 
 
+def trained(folder: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
+    """What each of two ranks left of the trainings."""
+    finish(start_ranks(folder, 2, names, FLOATSCOPE_TESTS_ON_CARDS="1"))
+    return {name: [pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes()) for rank in (0, 1)] for name in names}
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
-    """What both ranks left of a training."""
-    folder = tmp_path_factory.mktemp("cards")
-    finish(start_ranks(folder, 2, (*MERGING, "tensor_parallel", *BITWISE), FLOATSCOPE_TESTS_ON_CARDS="1"))
-
-    def of(name: str) -> list[dict[str, Any]]:
-        return [pickle.loads(Path(folder / f"{name}.{rank}.pickle").read_bytes()) for rank in range(2)]
-
-    return of
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    return trained(tmp_path_factory.mktemp("cards"), *MERGING, *BITWISE)
 
 
 @pytest.fixture
@@ -44,9 +43,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Reports]:
 
 @pytest.mark.parametrize("name", MERGING)
 def test_merged_summaries_are_those_of_one_card(
-    results: Callable[[str], list[dict[str, Any]]], alone: Callable[[str], Reports], name: str
+    results: dict[str, list[dict[str, Any]]], alone: Callable[[str], Reports], name: str
 ) -> None:
-    many, one = Reports.of(results(name)), alone(MERGING[name])
+    many, one = Reports.of(results[name]), alone(MERGING[name])
     for kind in ("grad", "weight", "act", "act_in", "act_grad"):
         for step in range(STEPS):
             merged, single = many.rows(kind, step), one.alone(kind, step)[0]
@@ -60,10 +59,8 @@ def test_merged_summaries_are_those_of_one_card(
     assert norms == pytest.approx(many.results[0]["norms"], rel=1e-6)
 
 
-def test_a_layer_of_shards_and_replicas(
-    results: Callable[[str], list[dict[str, Any]]], alone: Callable[[str], Reports]
-) -> None:
-    many, one = Reports.of(results("tensor_parallel")), alone("plain")
+def test_a_layer_of_shards_and_replicas(tmp_path: Path, alone: Callable[[str], Reports]) -> None:
+    many, one = Reports.of(trained(tmp_path, "tensor_parallel")["tensor_parallel"]), alone("plain")
     for kind in ("grad", "weight"):
         merged, single = many.rows(kind, 0), one.alone(kind, 0)[0]
         for layer in ("up", "down"):
@@ -71,8 +68,8 @@ def test_a_layer_of_shards_and_replicas(
 
 
 @pytest.mark.parametrize("name", BITWISE)
-def test_watching_changes_no_bit(results: Callable[[str], list[dict[str, Any]]], name: str) -> None:
-    for weights in results(name):
+def test_watching_changes_no_bit(results: dict[str, list[dict[str, Any]]], name: str) -> None:
+    for weights in results[name]:
         assert weights["kinds"]
         assert all(map(torch.equal, weights["once"], weights["again"])), "the baseline does not repeat"
         assert all(map(torch.equal, weights["once"], weights["watched"]))
