@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from floatscope._stats import Reference, Rows, Variant, WordAt
-from tests.variants import CASES, DTYPES, assert_rows, expected
+from tests.agent.brute_force import DTYPES
+from tests.variants import CASES, assert_rows, expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 
