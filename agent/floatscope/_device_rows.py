@@ -20,8 +20,9 @@ __all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Sc
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
-_PLANS = 16
-"""Plans kept: a plan belongs to a list of rows, and a training repeats a few of those."""
+_PLANS = 256
+"""Plans kept: a plan belongs to a list of rows, and a training repeats those. Outputs and operands of 1.3B parameters
+are measured in 110 lists a step."""
 _WORD = 8
 _ROW_HIST = 4 * BINS
 

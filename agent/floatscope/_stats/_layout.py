@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from floatscope._stats._bounds import require_memory
@@ -14,6 +15,8 @@ __all__ = ["Layouts", "in_place", "spans"]
 
 _COPIED = 1 << 24
 """Elements of a strided tensor that are copied at once."""
+_REACHED = 16
+"""Addresses kept for one tensor."""
 
 
 def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -54,14 +57,41 @@ class Layouts:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
-        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
+        self._listed = list(map(torch.Tensor.data_ptr, tensors))
+        self.addresses = np.array(self._listed, dtype=np.uint64)
+        """Another array whenever one of them is another."""
+        self._reached = np.repeat(self.addresses[:, None], _REACHED, axis=1)
+        """Of each tensor the addresses at which there was memory for all of it, the oldest replaced first."""
+        self._replaced = 0
         self._guards = None if fixed else _guards(tensors)
         self._described = None if fixed or self._guards is not None else _described(tensors)
 
     def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""
-        if list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
+        return list(map(torch.Tensor.data_ptr, tensors)) == self._listed and self._are_alike(tensors)
+
+    def follow(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether nothing but addresses has changed; then ``addresses`` are those of ``tensors``.
+
+        The allocator gives a gradient one of a few addresses, and another one in most steps. ``ValueError`` for a
+        tensor whose memory was given away.
+        """
+        listed = list(map(torch.Tensor.data_ptr, tensors))
+        if not self._are_alike(tensors):
             return False
+        if listed != self._listed:
+            addresses = np.array(listed, dtype=np.uint64)
+            # To ask again at an address that was good before would take longer than all the rest.
+            new = (self._reached != addresses[:, None]).all(1)
+            if new.any():
+                for index in new.nonzero()[0]:
+                    require_memory(tensors[index])
+                self._reached[new, self._replaced % _REACHED] = addresses[new]
+                self._replaced += 1
+            self._listed, self.addresses = listed, addresses
+        return True
+
+    def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
         if self._guards is not None:
             return bool(self._guards.check(*tensors))
         return self._described is None or _described(tensors) == self._described
@@ -76,5 +106,5 @@ def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, a
         return None
 
 
-def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
-    return [(t.dtype, t.shape, t.stride()) for t in tensors]
+def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]]:
+    return [(t.dtype, t.shape, t.stride(), t.is_neg()) for t in tensors]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
@@ -125,11 +126,12 @@ class TritonPlan:
 
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         chunks: dict[_Group, list[tuple[int, int, int, int]]] = {}
-        self._others = []
+        self._layouts, self._others = None, []  # what follows may fail half way
         for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
             if tensor.dtype not in _KINDS or not in_place(tensor):
                 self._others.append(index)
                 continue
+            require_memory(tensor)
             address, elements = tensor.data_ptr(), tensor.numel()
             group = chunks.setdefault(_Group(tensor.dtype, address % 16 == 0), [])
             group += [(address, elements, begin, at) for begin in _starts(elements)]
