@@ -111,15 +111,15 @@ def test_what_was_asked_for_adds_up_kind_by_kind() -> None:
         "layers": "a.b, c",
     }
     assert looks.ask(wire.Focus(steps=3, kinds=("color",))) is None
-    assert (looks.kinds(), looks.layers()) == ({"activations"}, ("a.b", "c"))
+    assert (looks.kinds(), looks.layers()) == (frozenset({"activations"}), ("a.b", "c"))
     looks.ask(wire.Focus(steps=2, kinds=("weights",)))
-    assert (looks.kinds(), looks.layers()) == ({"activations", "weights"}, ("a.b", "c"))
+    assert (looks.kinds(), looks.layers()) == (frozenset({"activations", "weights"}), ("a.b", "c"))
     looks.ask(wire.Focus(steps=1, kinds=("activations",), layers=("c", "d")))
     assert looks.layers() == ("a.b", "c", "d")
     looks.ask(wire.Focus(steps=1))
     assert (looks.kinds(), looks.layers()) == (frozenset(wire.READINGS), ())
     looks.end_step(0.0)
-    assert (looks.kinds(), looks.layers()) == ({"activations", "weights"}, ("a.b", "c"))
+    assert (looks.kinds(), looks.layers()) == (frozenset({"activations", "weights"}), ("a.b", "c"))
     for _ in range(100):
         looks.ask(wire.Focus(steps=1))
     assert looks.left == 2, "the shortest of too many go first"

@@ -40,9 +40,11 @@ class Training:
         self.steps = 0
         self.factor = 1.0
         self.overflows = False
+        last = self.model[2]
+        assert isinstance(last, nn.Linear)
         with torch.no_grad():
-            self.model[2].weight.mul_(20)
-        self.model[2].register_forward_pre_hook(self._enlarge)
+            last.weight.mul_(20)
+        last.register_forward_pre_hook(self._enlarge)
         self.scope = floatscope.watch(self.model, self.optimizer, run="run", server=server.url, **options)
 
     def _enlarge(self, module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
