@@ -77,8 +77,14 @@ def _attempt_with(session: Session, run: str, names: list[str]) -> int:
 
 @router.get("/dumps", response_class=JSONText)
 async def dumps(run: str, services: Running) -> Response:
-    """What the flight recorders of the run held when something broke, oldest first."""
-    return await services.answer(lambda session: JSONText(dump_list(session, run_named(session, run))))
+    """What the flight recorders of the run held when something broke, oldest first, and how much of it is kept."""
+
+    def listed(session: Session) -> Response:
+        found = dump_list(session, run_named(session, run))
+        kept = sum(dump["bytes"] for dump in found)
+        return JSONText({"dumps": found, "bytes": kept, "max_bytes": services.settings.dump_bytes})
+
+    return await services.answer(listed)
 
 
 @router.get("/dumps/{dump}", response_class=JSONText)
@@ -96,7 +102,10 @@ async def one_dump(
         )
     except UnknownDumpError:
         raise Refusal(
-            404, "unknown_dump", f"the run has no dump {dump[:60]!r}", "GET the run's dumps to list them"
+            404,
+            "unknown_dump",
+            f"the run has no dump {dump[:60]!r}, or not any more",
+            "GET the run's dumps to list them",
         ) from None
     except DumpTooLargeError:
         raise Refusal(
