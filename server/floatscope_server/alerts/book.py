@@ -181,8 +181,10 @@ class Book:
             return
         later = finding.verdict(member)
         if later.certainty >= _SEEN:
-            entry.verdict = with_later(entry.verdict, later, finding.step)
-            self.changed[entry] = None
+            refined = with_later(entry.verdict, later, finding.step)
+            if refined is not entry.verdict:
+                entry.verdict = refined
+                self.changed[entry] = None
 
     def _step(
         self, entry: Entry, finding: Finding, worst: tuple[Severity, str] | None, *, inhibited: bool

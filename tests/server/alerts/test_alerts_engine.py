@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import pytest
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
@@ -420,9 +421,25 @@ def test_weights_that_are_spoilt_are_said_to_be(build: Build, store: Store, feed
     engine.drain()
     (alert,) = _nonfinite(store)
     assert alert.detail["producer"]["how"] == "not_later_than", "what the first step showed stays"
-    assert alert.detail["parameters"] == {"layer": "b", "step": 11}
-    assert "By step 11 the parameters of b were not finite themselves" in alert.message
+    assert alert.detail["parameters"] == {"layer": "a", "step": 11}
+    assert "By step 11 the parameters of a were not finite themselves" in alert.message
     assert "The last step before it is 7; with the flight recorder on, a dump of the run holds it." in alert.message
+
+
+def test_weights_that_nobody_has_read_name_no_layer_later(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    feed.put(writer, _read(build, 8, only_gradients=True))
+    later = _read(build, 10)
+    unread = tuple(part for part in later.summaries if part.kind != "weight")
+    feed.put(writer, msgspec.structs.replace(later, summaries=unread))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert alert.detail["producer"]["how"] == "not_later_than"
+    assert alert.detail["unread_weights"] == 3
+    assert "producer_step" not in alert.detail
 
 
 def test_what_is_found_long_after_is_another_matter(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
