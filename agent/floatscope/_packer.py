@@ -24,6 +24,7 @@ __all__ = ["DeviceSource", "Packer"]
 
 _T = TypeVar("_T")
 _asking = Guard("devices were asked")
+_watching = Guard("records were looked at")
 
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
 _RECORDS_PER_TURN = 16
@@ -87,8 +88,9 @@ class Packer:
         more = True
         while more:
             records, more = self._resolve_some()
-            for trouble in filter(None, map(self._watch.see, records)):
-                self._orders.notice(trouble)
+            with _watching:
+                for trouble in filter(None, map(self._watch.see, records)):
+                    self._orders.notice(trouble)
             if dropped := self._queue.take_dropped():
                 self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
             if devices and records:
