@@ -18,7 +18,7 @@ import torch
 from floatscope._gradients import GradientTap
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
-from floatscope._zero import own_fragment
+from floatscope._zero import own_fragment, real_part
 
 __all__ = ["DeepSpeedTap", "is_deepspeed_optimizer", "model_parameters"]
 
@@ -66,6 +66,24 @@ class _View:
         rates = [group["lr"] for group in optimizer.param_groups]
         self.param_groups = [{"params": [] if at else parameters, "lr": rate} for at, rate in enumerate(rates)]
         return parameters
+
+
+def _listed(optimizer: Any) -> dict[int, torch.Tensor]:  # noqa: ANN401 (DeepSpeed's)
+    """By the identity of a parameter what ZeRO has of its reduced gradient on this rank, once a backward pass ended.
+
+    Not by the places that stages 1 and 2 note at parameters: with ``round_robin_gradients`` they are others.
+    """
+    lists = getattr(optimizer, "averaged_gradients", None) or {}
+    # Stages 1 and 2 list the gradients of those parameters that are updated here, and what fills the partition up.
+    here = getattr(optimizer, "params_in_partition", None)
+    found: dict[int, torch.Tensor] = {}
+    for at, group in enumerate(_groups(optimizer) if here is None else here):
+        gradients = [g for g in lists.get(at) or () if not hasattr(g, "_zero_padding")]
+        if here is not None:
+            group = [p for p in group if p.numel()]
+            gradients = [g for g in gradients if g.numel()]
+        found.update((id(p), gradient) for p, gradient in zip(group, gradients, strict=False))
+    return found
 
 
 class DeepSpeedTap:
@@ -122,11 +140,7 @@ class DeepSpeedTap:
         return True
 
     def _kept(self, optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # noqa: ANN401
-        lists = getattr(optimizer, "averaged_gradients", None) or {}
-        in_lists: dict[int, torch.Tensor] = {}
-        if any(hasattr(parameter, "ds_tensor") for parameter in parameters):
-            for at, group in enumerate(_groups(optimizer)):
-                in_lists.update((id(p), g) for p, g in zip(group, lists.get(at) or (), strict=False))
+        in_lists = _listed(optimizer)
         offloads = any(getattr(optimizer, name, False) for name in ("cpu_offload", "offload_optimizer"))
         for parameter in parameters:
             layer = self._recorder.table.layer_of(parameter)
@@ -135,10 +149,13 @@ class DeepSpeedTap:
             if offloads and (hasattr(parameter, "ds_tensor") or parameter.device.type != "cpu"):
                 self._recorder.table.unseen(layer, _OFFLOADED)
                 continue
-            gradient = own_fragment(parameter, in_lists.get(id(parameter)))
+            listed = in_lists.get(id(parameter))
+            gradient = real_part(parameter, listed) if listed is not None else None
+            if not in_lists:
+                gradient = own_fragment(parameter)
             if gradient is not None and gradient.numel():
                 yield parameter, gradient
-            elif hasattr(parameter, "ds_tensor") or getattr(parameter, "_hp_mapping", 0) is None:
+            elif in_lists or getattr(parameter, "_hp_mapping", 0) is None:
                 self._recorder.table.has_gradient(layer)  # which other ranks have
 
     def after_step(self, optimizer: Any) -> None:  # noqa: ANN401 (DeepSpeed's)

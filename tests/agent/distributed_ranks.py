@@ -272,10 +272,10 @@ def start_ranks(
     ]
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
+def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_S) -> None:
     """Wait until all have ended well."""
     try:
-        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+        outputs = [process.communicate(timeout=deadline_s)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
