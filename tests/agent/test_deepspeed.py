@@ -132,7 +132,7 @@ def test_merged_summaries_are_those_of_one_process(ranks: Callable[[str], list[d
             # A rank's loss is the mean over its own samples, a share of 1 / world of the whole batch.
             factor = 2.0 if kind == "act_grad" else 1.0
             for layer, fields in single.items():
-                assert_same(merged[layer], fields, factor, rel=1e-4, floor=1e-6)
+                assert_same(merged[layer], fields, factor, rel=1e-4, floor=1e-5)
 
 
 def test_formats_are_those_that_gradients_are_kept_in(ranks: Callable[[str], list[dict[str, Any]]]) -> None:
