@@ -91,7 +91,7 @@ class Scope:
         self._activations = ActivationTap(
             self._recorder, model, lambda: self._gradients.keep_scale(), operands=config.operands
         )
-        compiled = compiled_code_tap(self._recorder, model, config)
+        compiled = compiled_code_tap(self._recorder, model, config, lambda: self._gradients.keep_scale())
         all_taps = (self._scaler, self._gradients, deepspeed, self._activations, compiled)
         taps = [tap for tap in all_taps if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
