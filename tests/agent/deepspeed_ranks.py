@@ -63,7 +63,8 @@ def train(name: str, *, watch: bool) -> dict[str, Any]:
     engine, wrapped, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings(name))
     scope, sink = None, MemorySink()
     if watch:
-        scope = floatscope.watch(engine, wrapped, config=EVERY, _sink=sink)
+        watched = (model,) if "inner" in name else (engine, wrapped)
+        scope = floatscope.watch(*watched, config=EVERY, _sink=sink)
     before, norms = collectives(), []
     for step in range(STEPS):
         parts = parts_of(tokens_of(step), Parts(model=model, micro_batches=engine.gradient_accumulation_steps()))

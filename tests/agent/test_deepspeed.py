@@ -34,8 +34,10 @@ NAMES = (
     "2-bf16-1-wide",
     "2-fp32-1-offload",
     "2-fp32-1-robin",
+    "2-fp32-1-inner",
     "3-fp32-2",
     "3-bf16-1",
+    "3-fp32-1-inner",
     "3-fp32-1-offload",
 )
 OPTIMIZERS = {
