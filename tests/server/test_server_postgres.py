@@ -195,6 +195,19 @@ def test_a_database_that_cannot_hold_every_name_is_refused(cluster: Callable[[],
     server.drop("narrow")
 
 
+def test_what_a_user_may_not_do_is_a_clear_message(cluster: Callable[[], Databases]) -> None:
+    server = cluster().cluster
+    name = server.create()
+    url = server.url(name)
+    _execute(url, "CREATE ROLE weak LOGIN")
+    weak = url.replace("floatscope@", "weak@", 1)
+    with pytest.raises(StoreError, match=r"permission denied .* give this user the right"), _of(weak).writer():
+        pass
+    with pytest.raises(StoreError, match="has no schema"), _of(f"{url}&options=-csearch_path%3Dnone").writer():
+        pass
+    server.drop(name)
+
+
 @pytest.mark.parametrize(
     "url",
     [

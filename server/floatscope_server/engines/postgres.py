@@ -45,7 +45,7 @@ _PATIENCE_S = 3.0
 _ANOTHER = "give the URL of another database with --db"
 _LOCK_CLASS = 0x464C4F41  # "FLOA"
 # A schema of its own is a store of its own.
-_TAKE = "SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))"
+_TAKE = "SELECT pg_try_advisory_lock(%s, hashtext(coalesce(current_schema(), '')))"
 _OWNER = "SELECT value FROM meta WHERE key = 'owner'"
 
 # A peer that is gone without a word is noticed after 25 s, on both sides: its lock would hold up the next server.
@@ -224,9 +224,14 @@ class Postgres(Database):
         connection.autocommit = False
 
     def _fit(self, connection: Connection) -> None:
-        encoding, standby, fsync = connection.execute(
-            text("SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('fsync')")
+        encoding, standby, fsync, schema = connection.execute(
+            text(
+                "SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('fsync'), "
+                "current_schema()"
+            )
         ).one()
+        if schema is None:
+            raise StoreError(f"{self.title} has no schema of its search_path: create one, or {_ANOTHER}")
         if encoding != "UTF8":
             raise StoreError(
                 f"{self.title} is encoded in {encoding}: names of layers and runs need ENCODING 'UTF8'; {_ANOTHER}"
