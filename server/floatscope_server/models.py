@@ -9,23 +9,30 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
+    "DeviceFacts",
     "DumpPart",
     "Gap",
+    "HistTile",
     "LayerRow",
     "Meta",
+    "RankEvent",
+    "Retention",
     "Run",
+    "ScalarChunk",
     "ScalarSeries",
     "Session",
     "StepEvent",
     "Stream",
     "StreamState",
+    "Tile",
+    "TileRaw",
     "Token",
     "WalFrame",
     "Writer",
@@ -128,7 +135,10 @@ class LayerRow(SQLModel, table=True):
 
 
 class Stream(SQLModel, table=True):
-    """One kind of telemetry of a run: ``layer/KIND``, ``hist/KIND``, ``scalar`` or ``gpu``."""
+    """One kind of telemetry of a run: ``layer/KIND``, ``hist/KIND``, ``scalar`` or ``gpu``.
+
+    The geometry of its tiles (``tiles.geometry.Geometry``) is null until the first is written and fixed from then on.
+    """
 
     __tablename__ = "stream"
     __table_args__ = (UniqueConstraint("run_id", "name"),)
@@ -136,10 +146,18 @@ class Stream(SQLModel, table=True):
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
     run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
     name: str
+    columns: int | None = None
+    fan: int | None = None
+    block: int | None = None
+    keep_bits: int | None = None
+    keep_bits_pooled: int | None = None
 
 
 class StreamState(SQLModel, table=True):
-    """Columns before ``sealed`` are no longer in ``wal_frame``."""
+    """Columns before ``sealed`` are in tiles, not in ``wal_frame``; it moves in the transaction that writes them.
+
+    ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
+    """
 
     __tablename__ = "stream_state"
 
@@ -178,19 +196,170 @@ class WalFrame(SQLModel, table=True):
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
-class ScalarSeries(SQLModel, table=True):
-    """What is known of a scalar without reading it: how many points, where they lie, the extremes.
+class TileRaw(SQLModel, table=True):
+    """A tile of level 0: ``stat`` and ``agg`` are those of ``tiles.statistics``, ``block`` counts blocks of layers,
+    ``idx`` tiles of steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
 
-    NULL in ``last``, ``min`` and ``max`` is a NaN. ``ordered``: every step came once and in order, so that the figures
-    are exact.
+    __tablename__ = "tile_raw"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    stat: int = Field(sa_type=SmallInteger)
+    agg: int = Field(sa_type=SmallInteger)
+    block: int
+    idx: int = Field(sa_type=BigInteger)
+    flags: int = Field(sa_type=SmallInteger)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class Tile(SQLModel, table=True):
+    """A tile of a level above 0. ``part`` 1: a part that later tiles complete, ``idx`` counting parts."""
+
+    __tablename__ = "tile"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    stat: int = Field(sa_type=SmallInteger)
+    agg: int = Field(sa_type=SmallInteger)
+    level: int = Field(sa_type=SmallInteger)
+    part: int = Field(sa_type=SmallInteger)
+    block: int
+    idx: int = Field(sa_type=BigInteger)
+    flags: int = Field(sa_type=SmallInteger)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class HistTile(SQLModel, table=True):
+    """Histograms of a block of 64 layers in a stretch of steps, merged over the ranks; ``data`` is ``tiles.hist``.
+
+    Level 0 holds them as they were taken, level k the sums of 8^k steps each. ``n`` columns begin at ``first_step`` to
+    ``last_step``. Tiles of a level do not overlap; ``id`` is never used again, so that it names their content.
     """
 
-    __tablename__ = "scalar_series"
+    __tablename__ = "hist_tile"
+    __table_args__ = (
+        UniqueConstraint("stream_id", "attempt", "level", "block", "first_step"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger)
+    stream_id: int = Field(sa_type=BigInteger)
+    attempt: int
+    level: int = Field(sa_type=SmallInteger)
+    block: int
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    n: int
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class ScalarChunk(SQLModel, table=True):
+    """``n`` consecutive entries of a series, lossless; ``data`` is ``tiles.points``.
+
+    Level 0 holds steps and values; level k one record for each stretch of 8^k steps that has points, aligned to
+    multiples of that (device figures: 8^k seconds). Chunks of a level do not overlap; ``id`` is never used again, so
+    that it names their content.
+    """
+
+    __tablename__ = "scalar_chunk"
+    __table_args__ = (
+        UniqueConstraint("series_id", "level", "first_step"),
+        # Holds all that says which chunks a question needs.
+        Index("ix_scalar_chunk_span", "series_id", "level", "first_step", "last_step", "n"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    series_id: int = Field(sa_type=BigInteger)
+    level: int = Field(sa_type=SmallInteger)
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    n: int
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class DeviceFacts(SQLModel, table=True):
+    """What stays the same of a card that a rank reads; its figures are series of the stream "gpu"."""
+
+    __tablename__ = "device_facts"
 
     run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
     attempt: int = Field(primary_key=True)
     rank: int = Field(primary_key=True)
-    name: str = Field(primary_key=True)
+    backend: str = Field(primary_key=True)
+    idx: int = Field(primary_key=True)
+    pci: str | None = None
+    name: str | None = None
+    vram_total_bytes: int | None = Field(default=None, sa_type=BigInteger)
+
+
+class RankEvent(SQLModel, table=True):
+    """Where a rank departs from the others, ``kind`` outlier, nonfinite, late or missing: what is kept of a rank once
+    the ranks are reduced to one."""
+
+    __tablename__ = "rank_event"
+    __table_args__ = (
+        Index("ix_rank_event_step", "run_id", "step"),
+        Index("ix_rank_event_rank", "run_id", "rank"),
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    attempt: int
+    step: int = Field(sa_type=BigInteger)
+    rank: int
+    stream_id: int = Field(sa_type=BigInteger)
+    layer: int
+    stat: int = Field(sa_type=SmallInteger)
+    value: float | None = None
+    median: float | None = None
+    kind: str
+
+
+class Retention(SQLModel, table=True):
+    """What is kept how long, for a run or, where ``run_id`` is 0, for all that have no row of their own. Null: for
+    ever, or as many as there are."""
+
+    __tablename__ = "retention"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True)
+    raw_keep_days: float | None = 30.0
+    raw_keep_steps: int | None = Field(default=50_000, sa_type=BigInteger)
+    level1_keep_days: float | None = 180.0
+    hist_keep_days: float | None = 14.0
+    hist_level1_keep_days: float | None = 180.0
+    gpu_keep_days: float | None = 7.0
+    gpu_level1_keep_days: float | None = 30.0
+    pin_alerts: bool = True
+    max_bytes_per_run: int | None = Field(default=None, sa_type=BigInteger)
+
+
+class ScalarSeries(SQLModel, table=True):
+    """What is known of a scalar without reading it: how many points, where they lie, the extremes.
+
+    NULL in ``last``, ``min`` and ``max`` is a NaN. ``ordered``: every step came once and in order, so that the figures
+    are exact. ``stream`` is "scalar" or "gpu"; device figures go by milliseconds since 1970 instead of steps.
+    ``scalar_chunk`` holds points before ``sealed``, ``wal_frame`` later ones and what came late: of a step that is in
+    both, ``wal_frame`` has what stands.
+    """
+
+    __tablename__ = "scalar_series"
+    __table_args__ = (UniqueConstraint("run_id", "attempt", "rank", "stream", "name"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run_id: int = Field(sa_type=BigInteger, foreign_key="run.id")
+    attempt: int
+    rank: int
+    stream: str = "scalar"
+    name: str
+    sealed: int = Field(default=0, sa_type=BigInteger)
     n: int = Field(sa_type=BigInteger)
     first_step: int = Field(sa_type=BigInteger)
     last_step: int = Field(sa_type=BigInteger)

@@ -18,8 +18,8 @@ import torch
 from floatscope_server.store.together import SHARE
 from tests.agent import distributed_ranks
 from tests.agent.distributed_ranks import ROOT, STEPS, Model, Training, finish
-from tests.agent.reports import Reports, assert_same
 from tests.needs import needs
+from tests.rank_reports import Reports, assert_same
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ from floatscope._guard import Guard
 from floatscope_server.store.together import NORM, SHARE
 from tests.agent import distributed_ranks
 from tests.agent.distributed_ranks import STEPS, finish, start_ranks
-from tests.agent.reports import Reports, assert_same
+from tests.rank_reports import Reports, assert_same
 
 ON_2 = (
     "fsdp2",

@@ -27,10 +27,40 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
+        "hist_tile",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("stream_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("level", sa.SmallInteger(), nullable=False),
+        sa.Column("block", sa.Integer(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("stream_id", "attempt", "level", "block", "first_step"),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "meta",
         sa.Column("key", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("value", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.PrimaryKeyConstraint("key"),
+    )
+    op.create_table(
+        "retention",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("raw_keep_days", sa.Float(), nullable=True),
+        sa.Column("raw_keep_steps", sa.BigInteger(), nullable=True),
+        sa.Column("level1_keep_days", sa.Float(), nullable=True),
+        sa.Column("hist_keep_days", sa.Float(), nullable=True),
+        sa.Column("hist_level1_keep_days", sa.Float(), nullable=True),
+        sa.Column("gpu_keep_days", sa.Float(), nullable=True),
+        sa.Column("gpu_level1_keep_days", sa.Float(), nullable=True),
+        sa.Column("pin_alerts", sa.Boolean(), nullable=False),
+        sa.Column("max_bytes_per_run", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("run_id"),
     )
     op.create_table(
         "run",
@@ -52,6 +82,22 @@ def upgrade() -> None:
         sa.UniqueConstraint("name"),
     )
     op.create_table(
+        "scalar_chunk",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("series_id", sa.BigInteger(), nullable=False),
+        sa.Column("level", sa.SmallInteger(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("series_id", "level", "first_step"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_scalar_chunk_span", "scalar_chunk", ["series_id", "level", "first_step", "last_step", "n"], unique=False
+    )
+    op.create_table(
         "session",
         sa.Column("hash", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("token_hash", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -59,6 +105,38 @@ def upgrade() -> None:
         sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("expires_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("hash"),
+    )
+    op.create_table(
+        "tile",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("stream_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("stat", sa.SmallInteger(), nullable=False),
+        sa.Column("agg", sa.SmallInteger(), nullable=False),
+        sa.Column("level", sa.SmallInteger(), nullable=False),
+        sa.Column("part", sa.SmallInteger(), nullable=False),
+        sa.Column("block", sa.Integer(), nullable=False),
+        sa.Column("idx", sa.BigInteger(), nullable=False),
+        sa.Column("flags", sa.SmallInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),
+    )
+    op.create_table(
+        "tile_raw",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("stream_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("stat", sa.SmallInteger(), nullable=False),
+        sa.Column("agg", sa.SmallInteger(), nullable=False),
+        sa.Column("block", sa.Integer(), nullable=False),
+        sa.Column("idx", sa.BigInteger(), nullable=False),
+        sa.Column("flags", sa.SmallInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),
     )
     op.create_table(
         "token",
@@ -104,16 +182,15 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    with op.batch_alter_table("alert", schema=None) as batch_op:
-        batch_op.create_index("ix_alert_run", ["run_id", "opened_at"], unique=False)
-        batch_op.create_index(
-            "uq_alert_open",
-            ["run_id", "dedupe_key"],
-            unique=True,
-            sqlite_where=sa.text("state <> 'resolved'"),
-            postgresql_where=sa.text("state <> 'resolved'"),
-        )
-
+    op.create_index("ix_alert_run", "alert", ["run_id", "opened_at"], unique=False)
+    op.create_index(
+        "uq_alert_open",
+        "alert",
+        ["run_id", "dedupe_key"],
+        unique=True,
+        sqlite_where=sa.text("state <> 'resolved'"),
+        postgresql_where=sa.text("state <> 'resolved'"),
+    )
     op.create_table(
         "attempt",
         sa.Column("run_id", sa.BigInteger(), nullable=False),
@@ -152,10 +229,30 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    with op.batch_alter_table("delivery", schema=None) as batch_op:
-        batch_op.create_index("ix_delivery_due", ["state", "next_at"], unique=False)
-        batch_op.create_index("uq_delivery_event", ["endpoint_id", "event_id"], unique=True)
-
+    op.create_index("ix_delivery_due", "delivery", ["state", "next_at"], unique=False)
+    op.create_index("uq_delivery_event", "delivery", ["endpoint_id", "event_id"], unique=True)
+    op.create_table(
+        "dump_part",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("dump", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("writer", sa.BigInteger(), nullable=False),
+        sa.Column("part", sa.Integer(), nullable=False),
+        sa.Column("parts", sa.Integer(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("alert_id", sa.BigInteger(), nullable=True),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "dump", "writer", "part"),
+    )
     op.create_table(
         "evaluated",
         sa.Column("writer", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -170,9 +267,23 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("writer"),
     )
-    with op.batch_alter_table("evaluated", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_evaluated_run_id"), ["run_id"], unique=False)
-
+    op.create_index(op.f("ix_evaluated_run_id"), "evaluated", ["run_id"], unique=False)
+    op.create_table(
+        "device_facts",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("backend", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("idx", sa.Integer(), nullable=False),
+        sa.Column("pci", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("vram_total_bytes", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "backend", "idx"),
+    )
     op.create_table(
         "gap",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -188,9 +299,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    with op.batch_alter_table("gap", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_gap_run_id"), ["run_id"], unique=False)
-
+    op.create_index(op.f("ix_gap_run_id"), "gap", ["run_id"], unique=False)
     op.create_table(
         "layer",
         sa.Column("run_id", sa.BigInteger(), nullable=False),
@@ -208,11 +317,35 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id", "name"),
     )
     op.create_table(
+        "rank_event",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("stream_id", sa.BigInteger(), nullable=False),
+        sa.Column("layer", sa.Integer(), nullable=False),
+        sa.Column("stat", sa.SmallInteger(), nullable=False),
+        sa.Column("value", sa.Float(), nullable=True),
+        sa.Column("median", sa.Float(), nullable=True),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("ix_rank_event_rank", "rank_event", ["run_id", "rank"], unique=False)
+    op.create_index("ix_rank_event_step", "rank_event", ["run_id", "step"], unique=False)
+    op.create_table(
         "scalar_series",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("stream", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("sealed", sa.BigInteger(), nullable=False),
         sa.Column("n", sa.BigInteger(), nullable=False),
         sa.Column("first_step", sa.BigInteger(), nullable=False),
         sa.Column("last_step", sa.BigInteger(), nullable=False),
@@ -224,7 +357,8 @@ def upgrade() -> None:
             ["run_id"],
             ["run.id"],
         ),
-        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "name"),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("run_id", "attempt", "rank", "stream", "name"),
     )
     op.create_table(
         "step_event",
@@ -245,14 +379,17 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    with op.batch_alter_table("step_event", schema=None) as batch_op:
-        batch_op.create_index("ix_step_event_run_step", ["run_id", "step"], unique=False)
-
+    op.create_index("ix_step_event_run_step", "step_event", ["run_id", "step"], unique=False)
     op.create_table(
         "stream",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("columns", sa.Integer(), nullable=True),
+        sa.Column("fan", sa.Integer(), nullable=True),
+        sa.Column("block", sa.Integer(), nullable=True),
+        sa.Column("keep_bits", sa.Integer(), nullable=True),
+        sa.Column("keep_bits_pooled", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],
@@ -277,7 +414,7 @@ def upgrade() -> None:
         sa.Column("queue_bytes", sa.BigInteger(), nullable=False),
         sa.Column("spool_bytes", sa.BigInteger(), nullable=False),
         sa.Column("overhead_s", sa.Float(), nullable=False),
-        sa.Column("cost", sa.JSON(), nullable=True),
+        sa.Column("cost", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("clock_offset_ms", sa.Float(), nullable=False),
         sa.Column("bye", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
         sa.Column("layer_map", sa.LargeBinary(), nullable=False),
@@ -288,9 +425,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("number"),
         sa.UniqueConstraint("id"),
     )
-    with op.batch_alter_table("writer", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_writer_run_id"), ["run_id"], unique=False)
-
+    op.create_index(op.f("ix_writer_run_id"), "writer", ["run_id"], unique=False)
     op.create_table(
         "alert_event",
         sa.Column("id", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -304,9 +439,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    with op.batch_alter_table("alert_event", schema=None) as batch_op:
-        batch_op.create_index("uq_alert_event", ["alert_id", "kind"], unique=True)
-
+    op.create_index("uq_alert_event", "alert_event", ["alert_id", "kind"], unique=True)
     op.create_table(
         "stream_state",
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
@@ -318,28 +451,6 @@ def upgrade() -> None:
             ["stream.id"],
         ),
         sa.PrimaryKeyConstraint("stream_id", "attempt"),
-    )
-    op.create_table(
-        "dump_part",
-        sa.Column("run_id", sa.BigInteger(), nullable=False),
-        sa.Column("dump", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
-        sa.Column("writer", sa.BigInteger(), nullable=False),
-        sa.Column("part", sa.Integer(), nullable=False),
-        sa.Column("parts", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("rank", sa.Integer(), nullable=False),
-        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
-        sa.Column("alert_id", sa.BigInteger(), nullable=True),
-        sa.Column("step", sa.BigInteger(), nullable=False),
-        sa.Column("first_step", sa.BigInteger(), nullable=False),
-        sa.Column("last_step", sa.BigInteger(), nullable=False),
-        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
-        sa.Column("data", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"],
-            ["run.id"],
-        ),
-        sa.PrimaryKeyConstraint("run_id", "dump", "writer", "part"),
     )
     op.create_table(
         "wal_frame",
@@ -360,9 +471,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
     )
-    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
-        batch_op.create_index("ix_wal_frame_span", ["stream_id", "attempt", "first", "n", "rank"], unique=False)
-
+    op.create_index("ix_wal_frame_span", "wal_frame", ["stream_id", "attempt", "first", "n", "rank"], unique=False)
     # ### end Alembic commands ###
 
 
@@ -403,6 +512,7 @@ def downgrade() -> None:
 
     op.drop_table("delivery")
     op.drop_table("attempt")
+    op.drop_table("device_facts")
     with op.batch_alter_table("alert", schema=None) as batch_op:
         batch_op.drop_index(
             "uq_alert_open",

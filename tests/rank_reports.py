@@ -1,4 +1,4 @@
-"""What the ranks of a training reported, and what it merges to."""
+"""What the ranks of a training reported, merged as the server does it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.merge import Merged, merge_ranks
 from floatscope_server.store.together import Together
+
+__all__ = ["Reports", "assert_same"]
 
 INTEGERS = ("count", "zeros", "nans", "infs")
 _bodies = msgspec.msgpack.Decoder(wire.Body)
