@@ -17,7 +17,7 @@ import torch
 
 from floatscope_server.store.together import SHARE
 from tests.agent import distributed_ranks
-from tests.agent.distributed_ranks import ROOT, STEPS, Model, Training, finish
+from tests.agent.distributed_ranks import ROOT, STEPS, Model, Training
 from tests.needs import needs
 from tests.rank_reports import Reports, assert_same
 
@@ -40,6 +40,7 @@ NAMES = (
     "3-fp32-1-inner",
     "3-fp32-1-offload",
 )
+DEADLINE_S = 600.0
 OPTIMIZERS = {
     "0-bf16-1": "FP16_UnfusedOptimizer",
     "1-bf16-2-wide": "BF16_Optimizer",
@@ -66,6 +67,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(program)
 
 
+def _finish(processes: list[subprocess.Popen[str]]) -> None:
+    try:
+        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+
+
 @pytest.fixture(scope="module")
 def ranks(python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
     """``ranks(name)``: by rank what the training left."""
@@ -78,7 +90,7 @@ def ranks(python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         "PYTHONWARNINGS": "ignore",
         "TORCH_EXTENSIONS_DIR": str(folder),
     }
-    finish(
+    _finish(
         [
             subprocess.Popen(
                 [python, "-m", "tests.agent.deepspeed_ranks", str(folder), str(rank), "2", *NAMES],
@@ -89,8 +101,7 @@ def ranks(python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
                 text=True,
             )
             for rank in (0, 1)
-        ],
-        deadline_s=600,
+        ]
     )
     return lambda name: [pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes()) for rank in (0, 1)]
 
