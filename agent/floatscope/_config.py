@@ -22,7 +22,7 @@ class Config:
 
     An interval of n observes steps 0, n, 2n, ...; 0 switches that kind of reading off. To keep within
     ``overhead_budget`` the agent may double an interval, repeatedly; it never reads more often than the option says,
-    unless somebody asks the server for a closer look.
+    but for a closer look: for some hundred steps after one that was not finite, or when somebody asks the server.
     """
 
     run: str | None = None

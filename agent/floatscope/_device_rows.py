@@ -307,8 +307,6 @@ class DeviceRows:
         if plan is None:
             if len(self._plans) >= _PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            # Without ``fixed_layouts``, though most of these are gradients: a training may put an expanded, strided or
-            # negated tensor into ``.grad``, at the address that the one before had. Only comparing all finds out.
             plan = self._plans[at] = self.variant.plan(at)
         return plan
 

@@ -24,7 +24,7 @@ def layouts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """With torch's own guards, and as where they are missing."""
     if request.param == "attributes":
         monkeypatch.setattr(_layout, "_guards", lambda _: None)
-    return lambda those: Layouts(those, fixed=False)
+    return Layouts
 
 
 def test_tensors_that_move_are_followed(layouts: Callable[..., Layouts]) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from floatscope._stats import Reference, Rows, Variant, WordAt
-from tests.variants import CASES, DTYPES, assert_rows, expected
+from tests.agent.brute_force import DTYPES
+from tests.variants import CASES, assert_rows, expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 
@@ -152,9 +153,9 @@ def test_a_plan_follows_tensors_that_move(variant: Variant, monkeypatch: pytest.
         assert_rows(rows, expected(tensors, range(count), count))
 
 
-def test_fixed_layouts_follow_addresses(variant: Variant) -> None:
+def test_addresses_are_followed(variant: Variant) -> None:
     first, second = [some(5000), some(70)], [some(5000), some(70)]
-    plan = variant.plan([0, 1], fixed_layouts=True)
+    plan = variant.plan([0, 1])
     for tensors in (first, second, first, [second[0], first[1]]):
         rows = Rows(2, "cuda")
         plan.run(rows, tensors, histogram=True)

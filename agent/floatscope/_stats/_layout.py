@@ -48,23 +48,22 @@ class Layouts:
 
     All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
-    end. ``fixed`` says that only addresses can change. That is so for gradients that autograd alone has put into
-    ``.grad``: they have the dtype and shape of their parameter and are dense, for autograd copies what is not, and
-    another order of strides means the same elements. It is not so for what somebody assigned to ``.grad``.
+    end. Gradients are no exception: autograd puts dense ones of the parameter's dtype and shape into ``.grad``, but
+    anybody may assign an expanded, strided or negated tensor, at the address that the one before had.
 
     This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
     checks its inputs with) take as long as reading two attributes in Python.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._listed = list(map(torch.Tensor.data_ptr, tensors))
         self.addresses = np.array(self._listed, dtype=np.uint64)
         """Another array whenever one of them is another."""
         self._reached = np.repeat(self.addresses[:, None], _REACHED, axis=1)
         """Of each tensor the addresses at which there was memory for all of it, the oldest replaced first."""
         self._replaced = 0
-        self._guards = None if fixed else _guards(tensors)
-        self._described = None if fixed or self._guards is not None else _described(tensors)
+        self._guards = _guards(tensors)
+        self._described = None if self._guards is not None else _described(tensors)
 
     def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""

@@ -198,9 +198,9 @@ class RtcVariant:
         self._own = threading.local()
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> RtcPlan:
+    def plan(self, at: Sequence[int]) -> RtcPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return RtcPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+        return RtcPlan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -232,8 +232,8 @@ class RtcVariant:
 class RtcPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: RtcVariant, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
-        self._variant, self._at, self._fixed = variant, at, fixed_layouts
+    def __init__(self, variant: RtcVariant, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
         self._launches: list[_Launch] = []
         self._places: list[NDArray[np.intp]] = []
         """Of each launch in use, which of the tensors its entries are."""
@@ -274,7 +274,7 @@ class RtcPlan:
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
             launch.set([span for span, _ in group], piece)
-        self._layouts = Layouts(tensors, fixed=self._fixed)
+        self._layouts = Layouts(tensors)
 
     def _move(self, addresses: NDArray[np.uint64]) -> None:
         """The same tensors elsewhere: a tenth of the work."""

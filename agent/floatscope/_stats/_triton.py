@@ -61,9 +61,9 @@ class TritonVariant:
         self.wave = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> TritonPlan:
+    def plan(self, at: Sequence[int]) -> TritonPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return TritonPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+        return TritonPlan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -97,8 +97,8 @@ class TritonVariant:
 class TritonPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: TritonVariant, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
-        self._variant, self._at, self._fixed = variant, at, fixed_layouts
+    def __init__(self, variant: TritonVariant, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
         self._layouts: Layouts | None = None
         self._stream: object = None
         self._tables: dict[_Group, torch.Tensor] = {}
@@ -137,7 +137,7 @@ class TritonPlan:
             group += [(address, elements, begin, at) for begin in _starts(elements)]
         # A new table each time: the one before may still be read, and pinned memory is reused once it was copied.
         self._tables = {group: _uploaded(work, self._variant.device) for group, work in chunks.items()}
-        self._layouts = Layouts(tensors, fixed=self._fixed)
+        self._layouts = Layouts(tensors)
 
 
 def _uploaded(work: list[tuple[int, int, int, int]], device: torch.device) -> torch.Tensor:
