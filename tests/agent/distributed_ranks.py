@@ -289,14 +289,16 @@ def start_ranks(folder: Path, worlds: Mapping[int, Sequence[str]], **environment
     )
 
 
-def finish(ranks: subprocess.Popen[str]) -> None:
-    """Wait until all have ended well."""
+def finish(*processes: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> None:
+    """Wait until all have ended well; each leads a session of its own."""
     try:
-        output = ranks.communicate(timeout=DEADLINE_S)[0]
+        outputs = [process.communicate(timeout=deadline_s)[0] for process in processes]
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(ranks.pid, signal.SIGKILL)
-    assert ranks.returncode == 0, output
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
 
 
 def run(name: str) -> dict[str, Any]:
