@@ -165,7 +165,7 @@ class Ranks:
     def _find_wrapped(self) -> Iterator[tuple[int, tuple[weakref.ref[torch.Tensor], Placement]]]:
         """By id, every parameter that a wrapper has, and what that makes of it."""
         for group, parameters in self._wrappers():
-            members = torch.distributed.get_process_group_ranks(group)
+            members = group if isinstance(group, list) else torch.distributed.get_process_group_ranks(group)
             self._partial_groups |= len(members) < self.world
             place = group_placement("replica", members, self.rank)
             yield from ((id(p), (weakref.ref(p), place)) for p in parameters)
@@ -175,7 +175,7 @@ class Ranks:
             yield from ((id(p), (weakref.ref(p), place)) for p in _held(handle))
 
     def _wrappers(self) -> Iterator[tuple[Any, Iterable[torch.Tensor]]]:
-        """Process group and parameters of each wrapper that has every rank of the group hold the same."""
+        """Process group, or ranks, and parameters of each wrapper that has all of them hold the same."""
         model = self._model()
         modules: list[Any] = [*model.modules()] if model is not None and torch.distributed.is_available() else []
         engine = sys.modules.get(_ENGINE)
@@ -184,6 +184,11 @@ class Ranks:
                 yield module.process_group, module._module_parameters
             elif engine is not None and isinstance(module, engine.DeepSpeedEngine):
                 yield module.seq_data_parallel_group, module.module.parameters()
+        parameters = list(model.parameters()) if model is not None else []
+        spread = next((p for p in parameters if is_spread(p)), None)
+        if spread is not None:
+            # Without the engine, which is what has the frozen ones that DeepSpeed leaves as they are.
+            yield group_of(spread)[0], parameters
 
     def _flat_placement(self, strategy: str, wrapper: Any) -> Placement:  # noqa: ANN401 - of FSDP1
         if strategy == "NO_SHARD":

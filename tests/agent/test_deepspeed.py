@@ -40,6 +40,7 @@ NAMES = (
     "3-fp32-1-inner",
     "3-fp32-1-offload",
 )
+DEADLINE_S = 600.0
 OPTIMIZERS = {
     "0-bf16-1": "FP16_UnfusedOptimizer",
     "1-bf16-2-wide": "BF16_Optimizer",
@@ -91,7 +92,7 @@ def ranks(python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
             )
             for rank in (0, 1)
         ),
-        deadline_s=600,
+        deadline_s=DEADLINE_S,
     )
     return lambda name: [pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes()) for rank in (0, 1)]
 
