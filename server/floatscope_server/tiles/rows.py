@@ -40,7 +40,7 @@ def encoded(planes: Planes, geometry: Geometry, *, level: int, first_layer: int,
     return rows
 
 
-def decoded(rows: Iterable[TileRow], *, layers: int, columns: int) -> Planes:
+def decoded(rows: Iterable[TileRow], *, level: int, layers: int, columns: int) -> Planes:
     """All planes of what ``encoded`` made ``rows`` of, with missing rows up to ``layers``. ``TileError`` for a damaged
     one."""
     planes: Planes = {}
@@ -50,10 +50,10 @@ def decoded(rows: Iterable[TileRow], *, layers: int, columns: int) -> Planes:
         planes[stat, agg] = _grown(decode(row.data).values, layers)
         if agg == Agg.MAX:
             flags[stat] = Flag(row.flags)
-    for stat, flag in flags.items():
-        top = planes[stat, Agg.MAX]
-        if (stat, Agg.VALUE) in planes or (Stat.COUNT, Agg.VALUE) in planes or stat == Stat.STEPS:
+    for stat, flag in flags.items() if level else ():
+        if stat == Stat.STEPS:
             continue
+        top = planes[stat, Agg.MAX]
         for agg, apart in ((Agg.MIN, Flag.MIN_APART), (Agg.MEAN, Flag.MEAN_APART)):
             if apart not in flag:
                 planes[stat, agg] = top
