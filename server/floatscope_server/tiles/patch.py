@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from floatscope_server.tiles.codec import MISSING, MISSING64, is_missing
 from floatscope_server.tiles.planes import Plane, Planes, derived, same_bits
-from floatscope_server.tiles.statistics import Agg, Stat
+from floatscope_server.tiles.statistics import RAW, Agg, Stat
 
 __all__ = ["overlaid", "patched"]
 
@@ -37,47 +37,46 @@ def patched(held: Planes, late: Planes) -> Planes:
     both = _observed(ours[Stat.COUNT]) & _observed(theirs[Stat.COUNT])
     merged = overlaid(held, late)
     for stat, value in _added(ours, theirs).items():
-        merged[stat, Agg.VALUE] = _chosen(both, _narrow(value), merged.get((stat, Agg.VALUE)))
+        if stat not in ours and stat not in theirs:
+            continue
+        merged[stat, Agg.VALUE] = _chosen(both, _narrow(value, stat in _ADDING), merged.get((stat, Agg.VALUE)))
     if (Stat.ABSMAX, Agg.RANK) in merged:
         ahead = ~(theirs[Stat.ABSMAX] > ours[Stat.ABSMAX]) & both
         merged[Stat.ABSMAX, Agg.RANK] = _chosen(ahead, held.get((Stat.ABSMAX, Agg.RANK)), merged[Stat.ABSMAX, Agg.RANK])
-    value = {stat: plane for (stat, agg), plane in merged.items() if agg == Agg.VALUE}
-    value |= derived(value)
+    values = _values(merged)
+    values |= derived(values)
     ours |= derived(ours)
     theirs |= derived(theirs)
     apart = {(stat, agg) for stat, agg in {**held, **late} if agg in (Agg.MAX, Agg.MIN)} | {(Stat.LOG2_AMAX, Agg.MAX)}
     for stat, agg in apart:
-        pair = [planes.get((stat, agg), values.get(stat)) for planes, values in ((held, ours), (late, theirs))]
+        pair = [planes.get((stat, agg), given.get(stat)) for planes, given in ((held, ours), (late, theirs))]
         found = [plane for plane in pair if plane is not None]
         extreme = (np.fmax if agg == Agg.MAX else np.fmin).reduce(np.stack(found))
-        extreme = _chosen(~np.isnan(extreme), extreme, value[stat])
+        extreme = _chosen(~np.isnan(extreme), extreme, values[stat])
         merged.pop((stat, agg), None)
-        if not same_bits(extreme, value[stat]):
+        if not same_bits(extreme, values[stat]):
             merged[stat, agg] = extreme
     return merged
 
 
 def _added(ours: Mapping[Stat, Plane], theirs: Mapping[Stat, Plane]) -> dict[Stat, _F64]:
     """Both together, where both were observed."""
-    a, b = ({stat: plane.astype(np.float64) for stat, plane in values.items()} for values in (ours, theirs))
+    shape = ours[Stat.COUNT].shape
+    a, b = (
+        {stat: values[stat].astype(np.float64) if stat in values else np.full(shape, np.nan) for stat in RAW}
+        for values in (ours, theirs)
+    )
     finite_a, finite_b = (v[Stat.COUNT] - v[Stat.NANS] - v[Stat.INFS] for v in (a, b))
     alive_a, alive_b = finite_a - a[Stat.ZEROS], finite_b - b[Stat.ZEROS]
     added = {stat: a[stat] + b[stat] for stat in _ADDING}
     added[Stat.ABSMAX] = np.fmax(a[Stat.ABSMAX], b[Stat.ABSMAX])
-    if Stat.ABSMIN in a and Stat.ABSMIN in b:
-        added[Stat.ABSMIN] = np.fmin(a[Stat.ABSMIN], b[Stat.ABSMIN])
-    if Stat.MEAN in a and Stat.MEAN in b:
-        added[Stat.MEAN] = _weighted(a[Stat.MEAN], finite_a, b[Stat.MEAN], finite_b)
-    if Stat.RMS in a and Stat.RMS in b:
-        with np.errstate(over="ignore"):
-            squares = _weighted(a[Stat.RMS] ** 2, finite_a, b[Stat.RMS] ** 2, finite_b)
-        added[Stat.RMS] = np.sqrt(squares)
+    added[Stat.ABSMIN] = np.fmin(a[Stat.ABSMIN], b[Stat.ABSMIN])
+    added[Stat.MEAN] = _weighted(a[Stat.MEAN], finite_a, b[Stat.MEAN], finite_b)
+    added[Stat.RMS] = np.sqrt(_weighted(a[Stat.RMS] ** 2, finite_a, b[Stat.RMS] ** 2, finite_b))
     for stat in _SHARES:
-        if stat in a and stat in b:
-            added[stat] = _weighted(a[stat], alive_a, b[stat], alive_b)
-    if Stat.SCALE in a and Stat.SCALE in b:
-        amax_a, amax_b = (v[Stat.ABSMAX] * np.where(np.isnan(v[Stat.SCALE]), 1.0, v[Stat.SCALE]) for v in (a, b))
-        added[Stat.SCALE] = np.where(amax_b > amax_a, b[Stat.SCALE], a[Stat.SCALE])
+        added[stat] = _weighted(a[stat], alive_a, b[stat], alive_b)
+    amax_a, amax_b = (v[Stat.ABSMAX] * np.where(np.isnan(v[Stat.SCALE]), 1.0, v[Stat.SCALE]) for v in (a, b))
+    added[Stat.SCALE] = np.where(amax_b > amax_a, b[Stat.SCALE], a[Stat.SCALE])
     return added
 
 
@@ -98,11 +97,10 @@ def _observed(plane: Plane) -> npt.NDArray[np.bool_]:
     return ~is_missing(plane)
 
 
-def _narrow(value: _F64) -> Plane:
+def _narrow(value: _F64, exact: bool) -> Plane:
     with np.errstate(over="ignore"):
-        plane = value.astype(np.float32)
-    whole = np.isfinite(value) & (np.abs(value) > 1 << 24) & (value == np.floor(value))
-    if (plane.astype(np.float64)[whole] != value[whole]).any():
+        plane: Plane = value.astype(np.float32)
+    if exact and (np.isfinite(value) & (plane.astype(np.float64) != value)).any():
         plane = value.copy()
     plane[np.isnan(plane)] = MISSING64 if plane.dtype == np.float64 else MISSING
     return plane
