@@ -12,10 +12,9 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, col
 
-from floatscope_server.database import StoreError
+from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
 from floatscope_server.store.due import MOST_TILES, Due, due_in
@@ -128,11 +127,8 @@ class Sealer:
         while True:
             try:
                 done = self.seal_due()
-            except (DatabaseError, StoreError) as error:
-                _log.warning("what is due to be sealed could not be read: %s", error)
-                done = 0
-            except Exception:  # noqa: BLE001 - logged, and tried again
-                _log.exception("the sealer failed")
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                _log.warning("what is due to be sealed could not be read: %s", error, exc_info=not _is_known(error))
                 done = 0
             with self._wake:
                 if not done and not self._stopping:
@@ -190,8 +186,9 @@ class Sealer:
             seconds = _RETRY_S if before is None or not before.seconds else min(2 * before.seconds, _RETRY_AT_MOST_S)
             self._paused[part] = _Pause(self._monotonic() + seconds, seconds)
             text = "stream %d, attempt %d could not be sealed at tile %d; trying again in %g s: %s"
-            known = isinstance(error, DatabaseError | StoreError)
-            _log.warning(text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not known)
+            _log.warning(
+                text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not _is_known(error)
+            )
             return 0
         if due.late:
             self._paused[part] = _Pause(self._monotonic() + _LATE_S)
@@ -208,3 +205,8 @@ class Sealer:
 
 def _part(due: Due) -> tuple[int, int, bool]:
     return due.key.stream_id, due.key.attempt, due.late
+
+
+def _is_known(error: Exception) -> bool:
+    """Whether the database or the end of the server is at fault, and not this program."""
+    return isinstance(error, StoreError) or trouble(error) is not None

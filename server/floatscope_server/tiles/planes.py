@@ -120,7 +120,7 @@ def same_bits(a: Plane, b: Plane) -> bool:
 
 def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int) -> Planes:
     """Several ranks, or several placements of one."""
-    in_ranks = sorted(inside, key=lambda item: item[0])
+    in_ranks = sorted(((rank, _below_all(frame)) for rank, frame in inside), key=lambda item: item[0])
     steps = np.arange(first, first + columns)
     merged = merge_ranks(in_ranks, steps, layers)
     units = list(merged.alone.values())
@@ -150,6 +150,14 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
     else:
         raw.pop((Stat.LOG2_AMAX, Agg.MAX), None)
     return raw
+
+
+def _below_all(frame: Frame) -> Frame:
+    """``frame`` whose cells that nobody observed are smaller than any that somebody did."""
+    if frame.observed.all():
+        return frame
+    absmax = np.where(frame.observed, frame.fields["absmax"], np.float32(-1))
+    return replace(frame, fields={**frame.fields, "absmax": absmax})
 
 
 def _between_units(raw: Planes, value: Mapping[Stat, Plane], units: Sequence[Frame]) -> None:
@@ -267,7 +275,7 @@ def _plane(values: Plane, unobserved: npt.NDArray[np.bool_]) -> Plane:
 def _exact(counts: Plane, unobserved: npt.NDArray[np.bool_]) -> Plane:
     """Counts as float32 if it holds them all."""
     plane = np.array(counts, np.float32, order="C")
-    if plane.size and plane.max() > 1 << 24 and (plane.astype(np.float64) != counts).any():
+    if plane.size and plane.max() >= 1 << 24 and (plane.astype(np.float64) != counts).any():
         plane = np.array(counts, np.float64, order="C")
         plane[unobserved] = MISSING64
     else:
