@@ -45,7 +45,7 @@ _MAGIC = b"TTL1"
 _HEADER = struct.Struct("<4sBBBBHHIQ")
 _SUM = struct.Struct("<II")
 _DTYPES = ("<f4", "<f8", "<u4", "<u2", "|u1")
-_BLOSC = blosc.Blosc(cname="lz4", clevel=5, shuffle=blosc.Blosc.BITSHUFFLE)
+_LEVEL = 5
 
 # Called from several threads: Blosc's own would fight over its one pool.
 blosc.use_threads = False
@@ -126,7 +126,7 @@ def encode(
         flags |= _CONSTANT
         body, codec = kept.ravel()[:1].tobytes(), 0
     else:
-        body, codec = _BLOSC.encode(kept), 1
+        body, codec = blosc.compress(kept, b"lz4", _LEVEL, blosc.BITSHUFFLE), 1
     if there is not None and flags & _SPARSE:
         body = struct.pack("<H", len(there)) + there.astype("<u2").tobytes() + body
     header = _HEADER.pack(
@@ -164,7 +164,7 @@ def decode(data: bytes) -> TileData:
     if bits & _CONSTANT:
         kept = np.full(shape, np.frombuffer(body, dtype, 1)[0], dtype)
     else:
-        raw = _BLOSC.decode(body) if codec else body
+        raw = blosc.decompress(body) if codec else body
         kept = np.frombuffer(raw, dtype).reshape(shape)
     if there is not None:
         values = np.full((rows, columns), MISSING64 if dtype.itemsize == 8 else MISSING, dtype)
