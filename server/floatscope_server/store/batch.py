@@ -36,6 +36,7 @@ from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, L
 from floatscope_server.store.left_out import LeftOut
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
+from floatscope_server.store.packed import pack
 from floatscope_server.store.parts import (
     MAX_STEP,
     NANOSECONDS,
@@ -303,7 +304,7 @@ class Batch:
 
         for summary in body.summaries:
             flags = NONFINITE if any_nonfinite(summary) else 0
-            add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, wire.encode(summary))
+            add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, pack(summary))
         for histogram in body.histograms:
             add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
         for rank, scalars in ((writer.rank, body.scalars), (ALL_RANKS, merged)):

@@ -11,8 +11,8 @@ from sqlmodel import Session, col
 
 from floatscope_server.frame import FIELD_DTYPES, Frame
 from floatscope_server.models import WalFrame
+from floatscope_server.store.packed import SUMMARIES
 from floatscope_server.store.parts import MAX_STEPS
-from floatscope_server.store.replay import SUMMARIES
 from floatscope_server.store.tilestore import StreamKey
 from floatscope_server.tiles.departures import Departure, departures
 from floatscope_server.tiles.geometry import Geometry
@@ -21,7 +21,7 @@ from floatscope_server.tiles.rows import beside
 
 __all__ = ["DamagedFrameError", "FrameKey", "Tail", "frames_between"]
 
-_BYTES = 48 << 20
+_BYTES = 24 << 20
 """Frames that are decoded at once; with more (many ranks, many layers) a tile is put together from narrower pieces."""
 _AT_ONCE = 256
 
@@ -160,7 +160,7 @@ def _frame(data: bytes, layers: int) -> Frame | None:
     """The frame, None if it is not what was once checked and stored."""
     try:
         frame = Frame.of(SUMMARIES.decode(data))
-    except (msgspec.DecodeError, ValueError, TypeError):
+    except (msgspec.DecodeError, ValueError, TypeError, RuntimeError):
         return None
     return frame if _is_sound(frame.fields, frame, layers) else None
 
