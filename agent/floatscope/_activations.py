@@ -23,6 +23,7 @@ from floatscope._operands import ExposesExtremes
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._record import encodable
 from floatscope._recorder import Recorder
+from floatscope._untraced import run_untraced
 
 __all__ = ["ActivationTap"]
 
@@ -52,6 +53,7 @@ class ActivationTap:
     def install(self) -> None:
         """Add the hooks."""
         self._undo.append(conceal())
+        run_untraced(_Hook.__call__.__code__)
         for layer, module in self._recorder.table.observable():
             if layer in self._recorder.table.casting:
                 self._undo.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)).remove)

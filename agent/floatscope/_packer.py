@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -14,7 +13,7 @@ from floatscope._guard import Guard
 from floatscope._log import logger
 from floatscope._orders import Orders
 from floatscope._outbox import Outbox
-from floatscope._packing import Loss, pack
+from floatscope._packing import Loss, pack, yield_the_interpreter
 from floatscope._queue import PendingQueue
 from floatscope._record import RecordLostError, StepRecord
 from floatscope._spool._outbox import SpooledOutbox
@@ -122,7 +121,7 @@ class Packer:
             for item in pack(records, max_block_bytes):
                 self._outbox.append(item)
                 packed += item.records
-                time.sleep(0)  # lets the training thread have the interpreter
+                yield_the_interpreter()
         except Exception:
             logger.debug("records could not be packed", exc_info=True)
             rest = records[packed:]
@@ -148,5 +147,5 @@ class Packer:
                 self._lose(reason, pending.step, pending.step, 1, pending.layers)
             self.last_step = pending.step
             if len(records) % _RECORDS_PER_TURN == 0:
-                time.sleep(0)
+                yield_the_interpreter()
         return records, True

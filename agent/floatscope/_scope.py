@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ _COVERAGE_EVERY = 100
 _NAMES_LENGTH = 400
 """Characters; a server takes no longer texts than 512."""
 
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _Detail = str | int | float | bool | None
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
@@ -139,8 +140,7 @@ class Scope:
             self._due_after_capture, self._recorder.captured.held = False, True
             self._end_step()
             self._recorder.captured.held = False
-        self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
-        self._end_step()
+        self._end_step(scalars if loss is None else {"loss": loss, **scalars})
         self._sampling.reaction.react(self._recorder.buffer.step)
 
     def log(self, **scalars: object) -> None:
@@ -160,9 +160,10 @@ class Scope:
     ) -> None:
         self._close("finished" if error is None else "failed")
 
-    def _end_step(self) -> None:
+    def _end_step(self, scalars: Mapping[str, object] = _NOTHING) -> None:
         # Also called by hooks, inside whatever surrounds the user's module.
         with _ending, OwnOperations():
+            self._recorder.note(scalars)
             self._conclude_step()
 
     def _conclude_step(self) -> None:

@@ -33,7 +33,14 @@ STEPS = 3
 EVERY = floatscope.Config(
     activations_every=1, weights_every=1, updates_every=1, histograms_every=1, overhead_budget=0.0
 )
+CARDS = "FLOATSCOPE_TESTS_ON_CARDS"
+"""In the environment: each rank has a GPU of its own, and they talk through NCCL."""
 VOCABULARY, WIDTH, INNER, BATCH = 11, 6, 10, 8
+
+
+def device() -> torch.device:
+    """Where this process trains."""
+    return torch.device("cuda", torch.cuda.current_device()) if CARDS in os.environ else torch.device("cpu")
 
 
 class Model(nn.Module):
@@ -56,7 +63,7 @@ class Model(nn.Module):
         self.head.weight = self.embedding.weight
         if unused:
             self.unused = nn.Linear(WIDTH, WIDTH)
-        self.to(torch.float64)
+        self.to(device(), torch.float64)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         h = self.embedding(tokens)
@@ -83,7 +90,7 @@ class Training:
 def tokens_of(step: int) -> torch.Tensor:
     """[BATCH, 5] of one step, the same on every rank."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randint(VOCABULARY, (BATCH, 5), generator=generator)
+    return torch.randint(VOCABULARY, (BATCH, 5), generator=generator).to(device())
 
 
 def parts_of(tokens: torch.Tensor, training: Training) -> list[torch.Tensor]:
@@ -117,7 +124,7 @@ def train(training: Training, *, watch: bool = True, steps: int = STEPS, **optio
         optimizer.step()
         if scope is not None:
             scope.step(loss=loss)
-    result: dict[str, Any] = {"norms": norms, "weights": [local(p).clone() for p in training.model.parameters()]}
+    result: dict[str, Any] = {"norms": norms, "weights": [local(p).cpu().clone() for p in training.model.parameters()]}
     if scope is not None:
         result["coverage"] = scope.coverage
         scope.close()
@@ -170,7 +177,7 @@ def hsdp() -> Training:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh(device().type, (2, dist.get_world_size() // 2), mesh_dim_names=("replica", "shard"))
     model = Model()
     fully_shard(model.up, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -191,7 +198,7 @@ def fsdp1() -> Training:
     """Flat parameters, seen as the original ones."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = FullyShardedDataParallel(Model(), use_orig_params=True, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(Model(), use_orig_params=True, device_id=device())
     return Training(model=model)
 
 
@@ -235,9 +242,12 @@ def tensor_parallel() -> Training:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     model = Model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return Training(model=model, data_parallel=False)
+    # What goes through lists, as on a GPU unless told otherwise, takes no mixture of DTensors and plain ones.
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=0.1, foreach=False)
+    return Training(model=model, data_parallel=False, optimizer=optimizer)
 
 
 def unknown() -> Training:
@@ -296,8 +306,12 @@ def run(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def group(folder: Path, rank: int, world: int) -> Iterator[None]:
-    """A process group of gloo that meets in a file."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    """A process group that meets in a file."""
+    if CARDS in os.environ:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if CARDS in os.environ else "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+    )
     try:
         yield
     finally:
