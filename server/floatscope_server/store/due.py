@@ -92,6 +92,9 @@ def due_in(session: Session, run_id: int, *, now: datetime, slack: int, lost_aft
             left = True
             idx = first // geometry.columns
             behind = 0 if limit is None else (limit - idx * geometry.columns) // geometry.columns
+            if limit is not None and not late and behind > MOST_TILES:
+                # Steps may be far apart.
+                behind = max(1, min(behind, _frames_before(session, key, limit)))
             if late or limit is None or behind > 0:
                 found.append(
                     Due(
@@ -142,6 +145,18 @@ def _limit(run: Run, attempt: Attempt, sent: list[_Sent], now: datetime, slack: 
 def layers_of(session: Session, run_id: int) -> int:
     """How many layers the run has; their numbers begin at 0."""
     number: int = session.execute(select(func.count()).where(col(LayerRow.run_id) == run_id)).scalar_one()
+    return number
+
+
+def _frames_before(session: Session, key: StreamKey, limit: int) -> int:
+    number: int = session.execute(
+        select(func.count()).where(
+            col(WalFrame.stream_id) == key.stream_id,
+            col(WalFrame.attempt) == key.attempt,
+            col(WalFrame.first) >= key.sealed,
+            col(WalFrame.first) < limit,
+        )
+    ).scalar_one()
     return number
 
 

@@ -229,6 +229,37 @@ def test_a_jump_costs_no_empty_tiles(store: Store, pen: MakePen, make: Make) -> 
         assert session.exec(select(func.count()).select_from(TileRaw).where(TileRaw.idx > 12)).one() < 60
 
 
+def test_a_run_may_begin_at_any_step(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "l")])
+    far = 10**12
+    frames = [(0, _flat(step, 10, layers=1)) for step in range(far, far + 100, 10)]
+    for _, frame in frames:
+        deliver(one, [frame])
+    assert _seal_all(store, _sealer(store)) == 5
+    sealed = states(store)[1][0]
+    assert sealed == (far + 100 - 8) // 16 * 16
+    with store.read() as session:
+        key = StreamKey(run_id=1, stream_id=1, attempt=1, sealed=sealed, epoch=0)
+        tile = read_planes(session, key, Place(0, 0, 0, far // 16 + 1), far // 16 + 2)[far // 16 + 1]
+    assert tile[Stat.ABSMAX, Agg.VALUE].tolist() == [[1.0] * 16]
+
+
+def test_steps_far_apart_are_no_reason_to_slow_ingest(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "l")])
+    for step in range(0, 3 * 10**6, 10**6):
+        deliver(one, [_flat(step, 1, layers=1)])
+    sealer = _sealer(store)
+    assert sealer.seal_due() == 0
+    assert not sealer.behind()
+    for step in range(3 * 10**6, 3 * 10**6 + 100):
+        deliver(one, [_flat(step, 1, layers=1)])
+    judge(store)
+    assert sealer.seal_due() == 1
+    assert sealer.behind()
+    _seal_all(store, sealer)
+    assert not sealer.behind()
+
+
 def test_an_attempt_has_tiles_of_its_own(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
     table = [make.layer(i, f"l{i}") for i in range(_LAYERS)]
     rng = np.random.default_rng(5)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from floatscope import wire
 from floatscope_server.alerts.engine import AlertEngine
@@ -16,7 +18,7 @@ from floatscope_server.store.sealer import Sealer
 from tests.server.tiles.sealing import states
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Make, MakePen
+    from tests.server.conftest import Make, MakePen, Start
 
 
 def test_what_the_rules_have_judged_is_sealed_while_more_comes(
@@ -36,6 +38,24 @@ def test_what_the_rules_have_judged_is_sealed_while_more_comes(
         sealer.stop()
         engine.stop()
     assert (sealer.sealed, sealer.failed) == (2, 0)
+
+
+def test_a_server_seals_and_stops(
+    start: Start,
+    pen: MakePen,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: Callable[[Callable[[], object], str], None],
+) -> None:
+    monkeypatch.setattr("floatscope_server.services._SEALING", True)
+    running = start()
+    store = running.services.store
+    one = pen(store, layers=[make.layer(0, "l")])
+    for step in range(0, 700, 50):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", step, np.ones((50, 1))),)))
+    wait_for(lambda: states(store)[1][0] == 256, "the first tile")
+    running.stop()
+    assert not any(thread.name == "floatscope-sealer" for thread in threading.enumerate())
 
 
 def test_while_sealing_lags_its_jobs_come_first_and_acknowledgements_late(
