@@ -61,6 +61,7 @@ class Store(Protocol):
 
     def write(self, fn: Callable[[Session], _T]) -> _T: ...
     def read(self) -> AbstractContextManager[Session]: ...
+    def settle(self) -> None: ...
 
 
 class Seal:
@@ -164,6 +165,7 @@ class Seal:
             self._store.write(job)
             if last:
                 self._own[of_stream] = end, key.epoch + 1
+                self._store.settle()
                 return
             if not begun:
                 key = replace(key, epoch=key.epoch + 1)
