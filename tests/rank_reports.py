@@ -16,8 +16,6 @@ from floatscope_server.frame import Frame
 from floatscope_server.merge import Merged, merge_ranks
 from floatscope_server.store.together import Together
 
-__all__ = ["Reports", "assert_same"]
-
 INTEGERS = ("count", "zeros", "nans", "infs")
 _bodies = msgspec.msgpack.Decoder(wire.Body)
 
@@ -90,13 +88,16 @@ def plain_name(name: str) -> str:
     return name
 
 
-def assert_same(merged: dict[str, float], single: dict[str, float], factor: float = 1.0) -> None:
-    """``factor``: how many times larger the elements of ``merged`` should be."""
+def assert_same(
+    merged: dict[str, float], single: dict[str, float], factor: float = 1.0, *, rel: float = 1e-6, floor: float = 0.0
+) -> None:
+    """``factor``: how many times larger the elements of ``merged`` should be. ``floor``: how much of the largest
+    rounding may leave of an element that cancels."""
     for name in INTEGERS:
         assert merged[name] == single[name], name
-    assert merged["absmax"] == pytest.approx(factor * single["absmax"], rel=1e-6)
-    assert merged["absmin"] == pytest.approx(factor * single["absmin"], rel=1e-6)
-    assert merged["sumsq"] == pytest.approx(factor**2 * single["sumsq"], rel=1e-6)
+    assert merged["absmax"] == pytest.approx(factor * single["absmax"], rel=rel)
+    assert merged["absmin"] == pytest.approx(factor * single["absmin"], rel=rel, abs=floor * merged["absmax"])
+    assert merged["sumsq"] == pytest.approx(factor**2 * single["sumsq"], rel=rel)
     # A sum may cancel: it is held against what it is a sum of.
     magnitude = math.sqrt(merged["sumsq"] * max(single["count"], 1))
-    assert merged["sum"] == pytest.approx(factor * single["sum"], rel=1e-6, abs=1e-9 * magnitude)
+    assert merged["sum"] == pytest.approx(factor * single["sum"], rel=rel, abs=max(floor, 1e-9) * magnitude)

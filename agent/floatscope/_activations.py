@@ -81,7 +81,14 @@ class ActivationTap:
     def rests(self, layer: int) -> bool:
         """Whether nothing of a call of the layer is wanted, which is so in most steps: asked before anything else."""
         recorder = self._recorder
-        return self.begin_forward is None and not recorder.wants_outputs and recorder.table.has_run(layer)
+        wanted = recorder.wants_outputs and not self._left_out(layer)
+        return self.begin_forward is None and not wanted and recorder.table.has_run(layer)
+
+    def _left_out(self, layer: int) -> bool:
+        """Whether outputs are read because somebody looks closer, at other layers."""
+        recorder = self._recorder
+        names = recorder.buffer.wanted.layers
+        return bool(names) and not recorder.capturing() and layer not in recorder.table.inside(names)
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
@@ -123,7 +130,7 @@ class ActivationTap:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.wants_outputs:
+        if not recorder.wants_outputs or self._left_out(layer):
             return
         self._forward_waits = True
         out = _first_tensor(output)

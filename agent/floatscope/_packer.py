@@ -17,11 +17,13 @@ from floatscope._packing import Loss, pack, yield_the_interpreter
 from floatscope._queue import PendingQueue
 from floatscope._record import RecordLostError, StepRecord
 from floatscope._spool._outbox import SpooledOutbox
+from floatscope._trouble import Watch
 
 __all__ = ["DeviceSource", "Packer"]
 
 _T = TypeVar("_T")
 _asking = Guard("devices were asked")
+_watching = Guard("records were looked at")
 
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
 _RECORDS_PER_TURN = 16
@@ -62,6 +64,7 @@ class Packer:
         self._flight, self._orders = flight, orders
         self._devices = devices
         self._dump_bytes = dump_bytes
+        self._watch = Watch()
         self.last_step = -1
         """The newest that was taken from the queue."""
 
@@ -84,6 +87,9 @@ class Packer:
         more = True
         while more:
             records, more = self._resolve_some()
+            with _watching:
+                for trouble in filter(None, map(self._watch.see, records)):
+                    self._orders.notice(trouble)
             if dropped := self._queue.take_dropped():
                 self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
             if devices and records:

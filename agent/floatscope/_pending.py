@@ -301,7 +301,7 @@ def _added(group: NDArray[np.intp], groups: int, values: NDArray[np.int64]) -> N
     return total
 
 
-def _merged(hist: Counts, first: NDArray[np.intp], group: NDArray[np.intp]) -> Counts:
+def _merged(hist: NDArray[np.int64], first: NDArray[np.intp], group: NDArray[np.intp]) -> NDArray[np.int64]:
     """Histograms [P, 512] of parts added up by layer, ``first`` being the first part of each."""
     if len(first) == len(group):
         return hist[first]  # a part each, as a rule; np.add.at takes ten times as long and keeps the interpreter

@@ -1,17 +1,21 @@
-"""One rank of small distributed trainings, each beside its plain double: ``python -m tests.agent.distributed_ranks``.
+"""Small distributed trainings, each beside its plain double: ``python -m tests.agent.distributed_ranks``.
 
-Arguments: folder, rank, world, then names of trainings. What each leaves lies in the folder as NAME.RANK.pickle. Names
-that begin with "plain" are run by whoever calls ``run`` with a world of 1.
+Arguments: folder, then WORLD=NAME,NAME with names of trainings. What each leaves lies in the folder WORLD of that as
+NAME.RANK.pickle. Names that begin with "plain" are run by whoever calls ``run`` with a world of 1; "to_server:RUN:RANK"
+is the one for a server, in which RANK reports nothing (-1: all report).
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,13 @@ EVERY = floatscope.Config(
 )
 CARDS = "FLOATSCOPE_TESTS_ON_CARDS"
 """In the environment: each rank has a GPU of its own, and they talk through NCCL."""
+IMPORTED_LATE = (
+    "floatscope._scope",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.tensor.parallel",
+)
 VOCABULARY, WIDTH, INNER, BATCH = 11, 6, 10, 8
 
 
@@ -264,31 +275,28 @@ def fsdp2_whole() -> Training:
     return Training(model=model)
 
 
-def start_ranks(
-    folder: Path, world: int, names: Sequence[str], *, silent: int | None = None, **environment: str
-) -> list[subprocess.Popen[str]]:
-    """Processes that run ``names``, of which the rank ``silent`` reports nothing; ``finish`` waits for them."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), str(rank), str(world), *names],
-            cwd=ROOT,
-            env=variables | ({"FLOATSCOPE_DISABLED": "1"} if rank == silent else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+def start_ranks(folder: Path, worlds: Mapping[int, Sequence[str]], **environment: str) -> subprocess.Popen[str]:
+    """A process whose children run the names of each world, in ``folder`` / WORLD; ``finish`` waits for it."""
+    wanted = [f"{world}={','.join(names)}" for world, names in worlds.items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), *wanted],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    """Wait until all have ended well."""
+def finish(*processes: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> None:
+    """Wait until all have ended well; each leads a session of its own."""
     try:
-        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+        outputs = [process.communicate(timeout=deadline_s)[0] for process in processes]
     finally:
         for process in processes:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output
 
@@ -318,23 +326,67 @@ def group(folder: Path, rank: int, world: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def main() -> None:
-    """As the module says."""
-    folder, rank, world, *names = sys.argv[1:]
-    torch.set_num_threads(1)
-    Guard.reraise = True
-    with group(Path(folder), int(rank), int(world)):
+def report(run: str, silent: int) -> None:
+    """Train under the name ``run`` for the server; the rank ``silent`` reports nothing."""
+    os.environ["FLOATSCOPE_RUN"] = run
+    os.environ["FLOATSCOPE_DISABLED"] = str(int(dist.get_rank() == silent))
+    train(fsdp2(), config=EVERY)
+
+
+def run_rank(folder: Path, rank: int, world: int, names: Sequence[str]) -> None:
+    """All of ``names``, one after the other."""
+    with group(folder, rank, world):
         for name in names:
-            if name == "to_server":
-                train(fsdp2(), config=EVERY)
+            if name.startswith("to_server:"):
+                _, run_name, silent = name.split(":")
+                report(run_name, int(silent))
                 continue
             try:
                 result = run(name)
             except Exception as error:
                 raise RuntimeError(f"{name} on rank {rank}") from error
-            with (Path(folder) / f"{name}.{rank}.pickle").open("wb") as file:
+            with (folder / f"{name}.{rank}.pickle").open("wb") as file:
                 pickle.dump(result, file)
             dist.barrier()
+
+
+def main() -> None:
+    """As the module says. The ranks are forked once everything is imported, which takes longer than most trainings."""
+    folder, *worlds = sys.argv[1:]
+    torch.set_num_threads(1)
+    Guard.reraise = True
+    for needed in IMPORTED_LATE:
+        importlib.import_module(needed)
+    for wanted in worlds:
+        world, names = wanted.split("=")
+        fork_ranks(Path(folder, world), int(world), names.split(","))
+
+
+def fork_ranks(folder: Path, world: int, names: Sequence[str]) -> None:
+    """Run all of a world and wait for them."""
+    folder.mkdir()
+    ranks = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                run_rank(folder, rank, world, names)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        ranks.append(child)
+    while ranks:
+        child, status = os.wait()
+        ranks.remove(child)
+        if status:
+            # The others would wait for it.
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import floatscope
 from floatscope import Config, Scope, _operators
 from floatscope._memory import MemorySink
+from tests.agent.compiled_block import Block, X
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
@@ -31,19 +32,6 @@ pytestmark = [
 
 OUTPUTS = Config(compiled_outputs=True, activations_every=1, histograms_every=1)
 LATE = "outputs not observed: compiled before floatscope.watch; watch first, or call torch.compiler.reset() after it"
-X = torch.linspace(-1, 1, 24).reshape(3, 8)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.up = nn.Linear(8, 16)
-        self.down = nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(nn.functional.relu(self.up(self.norm(x)), inplace=True))
-        return x + y
 
 
 class Model(nn.Module):
@@ -451,32 +439,6 @@ def test_transforms_and_exports_leave_it_out(attach: Attach) -> None:
 
 def doubled(module: nn.Module, args: object, output: torch.Tensor) -> torch.Tensor:
     return 2 * output
-
-
-class WithLoss(Model):
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        return {"loss": super().forward(x).square().mean()}
-
-
-def test_the_compiled_model_s_own_hook_runs_and_is_no_program(attach: Attach) -> None:
-    def frames(*, watching: bool) -> int:
-        torch.compiler.reset()
-        counters.clear()
-        model = WithLoss()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        scope, sink = attach(model, optimizer) if watching else (None, MemorySink())
-        compiled = torch.compile(model, backend="eager")
-        for step in range(3):
-            optimizer.zero_grad()
-            compiled(X * (float("nan") if step == 1 else 1.0))["loss"].backward()
-            optimizer.step()
-            if scope is not None:
-                scope.step()
-        if scope is not None and hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
-            assert sink.scalar("raw_loss_nonfinite")[:2] == [0.0, 1.0]
-        return int(counters["frames"]["ok"])
-
-    assert frames(watching=True) == frames(watching=False)
 
 
 def test_hooks_of_others_are_traced_as_ever(attach: Attach) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -32,14 +31,11 @@ ON_4 = ("fsdp2", "hsdp", "ddp")
 @pytest.fixture(scope="module")
 def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Reports]:
     """``ranks_of(training, world)``; all of a world run in the same processes, once."""
-    folders: dict[int, Path] = {}
+    folder = tmp_path_factory.mktemp("worlds")
+    finish(start_ranks(folder, {2: ON_2, 4: ON_4}))
 
     def reports(name: str, world: int) -> Reports:
-        if world not in folders:
-            folder = tmp_path_factory.mktemp(f"world{world}")
-            finish(start_ranks(folder, world, {2: ON_2, 4: ON_4}[world]))
-            folders[world] = folder
-        files = [folders[world] / f"{name}.{rank}.pickle" for rank in range(world)]
+        files = [folder / f"{world}" / f"{name}.{rank}.pickle" for rank in range(world)]
         return Reports.of([pickle.loads(file.read_bytes()) for file in files])
 
     return reports

@@ -13,6 +13,7 @@ import logging
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,14 +63,14 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6
 
 
-def paced(sender: Sender, layers: int, steps_per_s: float, seconds: float) -> tuple[list[float], float]:
+def paced(put: Callable[[Record], None], layers: int, steps_per_s: float, seconds: float) -> tuple[list[float], float]:
     """Hand steps over at a steady pace: what each took in seconds, and how long all of it was."""
     costs: list[float] = []
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         record = Record(len(costs), layers)
         start = time.perf_counter()
-        sender.put(record)
+        put(record)
         costs.append(time.perf_counter() - start)
         while time.perf_counter() - began < len(costs) / steps_per_s:
             np.add(_COMPUTED, 1.0, out=_COMPUTED)
@@ -80,7 +81,7 @@ def measure(state: str, url: str, layers: int, steps_per_s: float, seconds: floa
     """Run one sender for ``seconds`` and print its row."""
     sender = Sender(wire.Identity(run="bench", writer=secrets.token_hex(16)), url, limits=Limits(flush_s=1.0))
     before = resident_mb()
-    costs, elapsed = paced(sender, layers, steps_per_s, seconds)
+    costs, elapsed = paced(sender.put, layers, steps_per_s, seconds)
     stats = sender.stats()
     p50, p99, worst = np.percentile(np.array(costs) * 1e6, [50, 99, 100])
     print(

@@ -41,7 +41,7 @@ _SAMPLES_OF_LAYER = 8
 def main() -> None:
     logging.disable(logging.WARNING)
     held = _Held()
-    time.sleep(_SECONDS)
+    paced(lambda _: None, _LAYERS, _STEPS_PER_S, _SECONDS)
     print(f"  nobody: interpreter held <= {held.stop():4.1f} ms")
     with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data, server_process(data) as url:
         for state in ("up", "refuse", "blackhole", "trickle"):
@@ -86,7 +86,7 @@ def _measure(
         sender = Sender(identity, url, limits=Limits(flush_s=1.0), spool=place)
         held = _Held()
         before = resident_mb()
-        costs, elapsed = paced(sender, layers, steps_per_s, _SECONDS)
+        costs, elapsed = paced(sender.put, layers, steps_per_s, _SECONDS)
         stats = sender.stats()
         written = sum(path.stat().st_size for path in Path(directory).rglob("*"))
         longest = held.stop()

@@ -24,8 +24,10 @@ BITWISE = ("ddp:20", "fsdp2_whole:20")
 
 def trained(folder: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
     """What each of two ranks left of the trainings."""
-    finish(start_ranks(folder, 2, names, FLOATSCOPE_TESTS_ON_CARDS="1"))
-    return {name: [pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes()) for rank in (0, 1)] for name in names}
+    finish(start_ranks(folder, {2: names}, FLOATSCOPE_TESTS_ON_CARDS="1"))
+    return {
+        name: [pickle.loads((folder / "2" / f"{name}.{rank}.pickle").read_bytes()) for rank in (0, 1)] for name in names
+    }
 
 
 @pytest.fixture(scope="module")
