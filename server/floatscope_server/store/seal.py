@@ -20,7 +20,7 @@ from sqlmodel import Session, col
 from floatscope_server.models import Gap, RankEvent, WalFrame
 from floatscope_server.store.climb import Climb, completed, repaired
 from floatscope_server.store.due import Due, layers_of
-from floatscope_server.store.tail import FrameKey, Tail, frames_between
+from floatscope_server.store.summary_tail import FrameKey, Tail, frames_between
 from floatscope_server.store.tilestore import (
     Place,
     StreamKey,
