@@ -20,9 +20,11 @@ from floatscope_server.database import understood
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.tails import Tails
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.series_thread import SeriesThread
 
 __all__ = ["Running", "Services", "services_of"]
 
@@ -42,6 +44,8 @@ class Services:
         self.settings = settings
         self.store = Store(settings, clock=clock)
         self.cache = FrameCache(settings.cache_bytes)
+        self.tails = Tails()
+        self.series = SeriesThread(self.store)
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.outbox = Outbox(self.store, settings)
@@ -70,6 +74,7 @@ class Services:
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
+        self.series.start()
         await self.outbox.start()
 
     async def answer(self, question: Callable[[Session], _T]) -> _T:
@@ -96,6 +101,7 @@ class Services:
         await self.live.stop()
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
+        await asyncio.to_thread(self.series.stop)
         await asyncio.to_thread(self.store.stop)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import select
+from sqlmodel import Session, select
 
 from floatscope import wire
-from floatscope_server.models import Run
+from floatscope_server.models import Run, ScalarSeries
 from floatscope_server.store import Store
 
-__all__ = ["Unpack", "layer", "run_of", "scalars", "summaries", "unpack"]
+__all__ = ["Unpack", "layer", "run_of", "scalars", "series_of", "summaries", "unpack"]
 
 Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
@@ -99,3 +99,15 @@ def run_of(store: Store, name: str = "run") -> Run:
     """The run as it is stored."""
     with store.read() as session:
         return session.exec(select(Run).where(Run.name == name)).one()
+
+
+def series_of(session: Session, attempt: int, rank: int, name: str) -> ScalarSeries | None:
+    """What is kept of a scalar of the first run."""
+    return session.exec(
+        select(ScalarSeries).where(
+            ScalarSeries.run_id == 1,
+            ScalarSeries.attempt == attempt,
+            ScalarSeries.rank == rank,
+            ScalarSeries.name == name,
+        )
+    ).one_or_none()
