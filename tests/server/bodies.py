@@ -14,9 +14,11 @@ from sqlmodel import Session, select
 
 from floatscope import wire
 from floatscope_server.models import Run, ScalarSeries
+from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store import Store
+from floatscope_server.store.together import NORM
 
-__all__ = ["Unpack", "layer", "run_of", "scalars", "series_of", "summaries", "unpack"]
+__all__ = ["Unpack", "layer", "norm_of_all_ranks", "run_of", "scalars", "summaries", "unpack"]
 
 Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
@@ -101,13 +103,13 @@ def run_of(store: Store, name: str = "run") -> Run:
         return session.exec(select(Run).where(Run.name == name)).one()
 
 
-def series_of(session: Session, attempt: int, rank: int, name: str) -> ScalarSeries | None:
-    """What is kept of a scalar of the first run."""
+def norm_of_all_ranks(session: Session, attempt: int) -> ScalarSeries | None:
+    """What is kept of the norm that all ranks of the first run make together."""
     return session.exec(
         select(ScalarSeries).where(
             ScalarSeries.run_id == 1,
             ScalarSeries.attempt == attempt,
-            ScalarSeries.rank == rank,
-            ScalarSeries.name == name,
+            ScalarSeries.rank == ALL_RANKS,
+            ScalarSeries.name == NORM,
         )
     ).one_or_none()

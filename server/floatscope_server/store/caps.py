@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from floatscope import wire
+from floatscope_server.database import upsert
 from floatscope_server.models import DeviceFacts
 from floatscope_server.store.ledger import KnownRun, KnownWriter
 
@@ -61,5 +61,5 @@ def note_devices(connection: Connection, run: KnownRun, writer: KnownWriter, dev
             continue
         run.devices[key] = device.pci, device.name, device.vram_total_bytes
         whose = dict(zip(("attempt", "rank", "backend", "idx"), key, strict=True))
-        statement = upsert(DeviceFacts).values(run_id=run.id, **whose, **facts)
+        statement = upsert(connection, DeviceFacts).values(run_id=run.id, **whose, **facts)
         connection.execute(statement.on_conflict_do_update(index_elements=["run_id", *whose], set_=facts))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sqlalchemy import bindparam, delete, insert, update
+from sqlalchemy import bindparam, case, delete, insert, update
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, SQLModel, col, func, or_, select
 
@@ -316,9 +316,7 @@ def commit(session: Session, prepared: Prepared) -> None:
         )
         .values(
             epoch=item.epoch + 1,
-            sealed=func.max(StreamState.sealed, prepared.sealed)
-            if connection.dialect.name == "sqlite"
-            else func.greatest(StreamState.sealed, prepared.sealed),
+            sealed=case((col(StreamState.sealed) < prepared.sealed, prepared.sealed), else_=col(StreamState.sealed)),
         )
     )
     gone = sum(

@@ -7,7 +7,7 @@ import threading
 import time
 from functools import partial
 
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DBAPIError
 
 from floatscope_server.database import StoreError
 from floatscope_server.store.series_sealer import Due, MovedError, commit, due, prepare
@@ -66,7 +66,7 @@ class SeriesThread:
             self._store.write(partial(commit, prepared=prepared))
         except MovedError:
             return False
-        except (DatabaseError, StoreError) as error:
+        except (DBAPIError, StoreError) as error:
             _log.warning("%s could not be sealed: %s", item.stream, error)
             return False
         except Exception:  # noqa: BLE001 - logged; the frames are still there
@@ -82,5 +82,5 @@ class SeriesThread:
                 checked = time.monotonic()
             try:
                 self.seal(late=late)
-            except (DatabaseError, StoreError) as error:
+            except (DBAPIError, StoreError) as error:
                 _log.warning("nothing could be sealed: %s", error)
