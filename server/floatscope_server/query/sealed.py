@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlalchemy import bindparam, select
+from sqlmodel import Session, SQLModel
 
-from floatscope_server.models import ScalarChunk
 from floatscope_server.store.pyramid import Shape
 from floatscope_server.tiles.points import Points, Records, records_of
 
@@ -20,7 +19,14 @@ __all__ = ["Extent", "Sealed", "Shelf", "cover"]
 _BATCH = 400
 """Values in one IN list."""
 
-_NO_IDS = np.empty(0, np.int64)
+_CHUNK = SQLModel.metadata.tables["scalar_chunk"].c
+# Made once: to build them takes as long as to run them.
+_LISTING = (
+    select(_CHUNK.id, _CHUNK.series_id, _CHUNK.level, _CHUNK.first_step, _CHUNK.last_step, _CHUNK.n)
+    .where(_CHUNK.series_id.in_(bindparam("series", expanding=True)))
+    .order_by(_CHUNK.series_id, _CHUNK.level, _CHUNK.first_step)
+)
+_DATA = select(_CHUNK.id, _CHUNK.level, _CHUNK.data).where(_CHUNK.id.in_(bindparam("ids", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +79,13 @@ class Sealed:
     """The chunks of several series: listed at once, read when they are needed, decoded once."""
 
     def __init__(self, session: Session, series: Sequence[int], shape: Shape) -> None:
-        self._session = session
+        self._connection = session.connection()
         self._shape = shape
         self._decoded: dict[int, Any] = {}
         listed: dict[int, dict[int, list[tuple[int, int, int, int]]]] = {}
         for start in range(0, len(series), _BATCH):
-            for number, of, level, first, last, n in session.execute(
-                select(
-                    col(ScalarChunk.id),
-                    col(ScalarChunk.series_id),
-                    col(ScalarChunk.level),
-                    col(ScalarChunk.first_step),
-                    col(ScalarChunk.last_step),
-                    col(ScalarChunk.n),
-                )
-                .where(col(ScalarChunk.series_id).in_(series[start : start + _BATCH]))
-                .order_by(col(ScalarChunk.series_id), col(ScalarChunk.level), col(ScalarChunk.first_step))
-            ):
+            some = {"series": series[start : start + _BATCH]}
+            for number, of, level, first, last, n in self._connection.execute(_LISTING, some):
                 listed.setdefault(of, {}).setdefault(level, []).append((number, first, last, n))
         self._shelves = {of: {level: Shelf.of(rows) for level, rows in levels.items()} for of, levels in listed.items()}
 
@@ -106,7 +102,7 @@ class Sealed:
         at = shelf.touching(first, last)
         begin, end, n = shelf.first[at].copy(), shelf.last[at].copy(), shelf.n[at].copy()
         cut = np.flatnonzero((begin < first) | (end > last))
-        self._fetch(0, shelf.id[at][cut])
+        self._fetch(shelf.id[at][cut])
         for place in cut.tolist():
             points: Points = self._decoded[int(shelf.id[at][place])].between(first, last)
             n[place] = len(points.steps)
@@ -121,7 +117,7 @@ class Sealed:
         if shelf is None:
             return Points.none()
         ids = shelf.id[shelf.touching(first, last)]
-        self._fetch(0, ids)
+        self._fetch(ids)
         parts = [self._decoded[number].between(first, last) for number in ids.tolist()]
         return Points.joined([Points.none(), *parts])
 
@@ -132,7 +128,7 @@ class Sealed:
             return 0
         low, high = np.searchsorted(steps, shelf.first), np.searchsorted(steps, shelf.last, side="right")
         ids = shelf.id[low < high]
-        self._fetch(0, ids)
+        self._fetch(ids)
         return sum(int(np.isin(steps, self._decoded[number].steps).sum()) for number in ids.tolist())
 
     def records(self, series: int, first: int, last: int, cell: int) -> Records:
@@ -146,10 +142,7 @@ class Sealed:
         for level, low, high in cover(first, last, levels, self._shape):
             shelf = shelves[level]
             wanted.append((level, low, high, shelf.id[shelf.touching(low, high)]))
-        for level in levels:
-            self._fetch(
-                level, np.array([number for at, _, _, ids in wanted if at == level for number in ids], np.int64)
-            )
+        self._fetch(*(ids for _, _, _, ids in wanted))
         for level, low, high, ids in wanted:
             for number in ids.tolist():
                 entries = self._decoded[number]
@@ -158,12 +151,9 @@ class Sealed:
                 parts.append(part if level else records_of(part))
         return Records.concatenated(parts)
 
-    def _fetch(self, level: int, ids: npt.NDArray[np.int64]) -> None:
-        missing = [number for number in ids.tolist() if number not in self._decoded]
+    def _fetch(self, *ids: npt.NDArray[np.int64]) -> None:
+        missing = [number for some in ids for number in some.tolist() if number not in self._decoded]
         for start in range(0, len(missing), _BATCH):
-            some = missing[start : start + _BATCH]
-            rows = self._session.execute(
-                select(col(ScalarChunk.id), col(ScalarChunk.data)).where(col(ScalarChunk.id).in_(some))
-            )
-            for number, data in rows:
+            some = {"ids": missing[start : start + _BATCH]}
+            for number, level, data in self._connection.execute(_DATA, some):
                 self._decoded[number] = self._shape.decode(level, data)

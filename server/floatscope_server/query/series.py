@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, select
+from sqlalchemy import bindparam
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, SQLModel, select
 
 from floatscope_server.models import Run, ScalarSeries
 from floatscope_server.query.line import Stretch, canonical_line, stream_id
@@ -25,6 +28,12 @@ __all__ = ["Piece", "Series", "pooled_series", "raw_series", "scalar_figures", "
 _MOST_READ_ANEW = 1 << 18
 """Steps around late points that are read in full, so that of a step that came twice the later one is shown alone.
 Beyond, both are shown until the late ones are sealed."""
+
+
+_TABLE = SQLModel.metadata.tables["scalar_series"].c
+_SERIES = select_columns(
+    _TABLE.id, _TABLE.attempt, _TABLE.rank, _TABLE.name, _TABLE.first_step, _TABLE.last_step, _TABLE.sealed
+).where(_TABLE.run_id == bindparam("run"), _TABLE.stream == "scalar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +117,9 @@ def _pieces(
         if part.first <= last and part.last >= first
     ]
     wanted = None if names is None else set(names)
-    of_attempt: dict[int, list[ScalarSeries]] = {}
+    of_attempt: dict[int, list[Any]] = {}
     lowest: dict[str, int] = {}
-    for row in session.exec(select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "scalar")):
+    for row in session.connection().execute(_SERIES, {"run": run_id}):
         if wanted is None or row.name in wanted:
             of_attempt.setdefault(row.attempt, []).append(row)
             if any(
@@ -124,12 +133,11 @@ def _pieces(
         for row in of_attempt.get(part.attempt, ())
         if lowest.get(row.name) == row.rank and row.first_step <= part.last and row.last_step >= part.first
     ]
-    sealed = Sealed(session, [row.id for _, row in chosen if row.id is not None and row.sealed], SCALARS)
+    sealed = Sealed(session, [row.id for _, row in chosen if row.sealed], SCALARS)
     tails = tails or Tails()
     found: dict[str, list[Piece]] = {}
     for part, row in chosen:
         tail = tails.points(session, stream, part.attempt, row.rank).get(row.name, Points.none())
-        assert row.id is not None
         found.setdefault(row.name, []).append(
             Piece(
                 sealed=sealed,
@@ -160,7 +168,8 @@ def scalar_figures(session: Session, run_id: int, tails: Tails | None = None) ->
     """
     line = canonical_line(session, run_id)
     kept: dict[str, list[ScalarSeries]] = {}
-    for row in session.exec(select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "scalar")):
+    every = select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "scalar")
+    for row in session.exec(every):
         if any(part.attempt == row.attempt and row.first_step <= part.last for part in line):
             kept.setdefault(row.name, []).append(row)
     ends = {part.attempt: part.last for part in line}

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from sqlmodel import Session, col, select
+from sqlalchemy import bindparam, select
+from sqlmodel import Session, SQLModel
 
-from floatscope_server.models import StreamState, WalFrame
 from floatscope_server.store.replay import SCALARS
 from floatscope_server.tiles.points import Points
 
@@ -18,6 +18,20 @@ __all__ = ["Tails"]
 
 _MAX_POINTS = 4 << 20
 """64 MiB. A tail has some thousand steps."""
+
+_STATE = SQLModel.metadata.tables["stream_state"].c
+_FRAME = SQLModel.metadata.tables["wal_frame"].c
+_EPOCH = select(_STATE.epoch).where(_STATE.stream_id == bindparam("stream"), _STATE.attempt == bindparam("attempt"))
+_NEW = (
+    select(_FRAME.id, _FRAME.data)
+    .where(
+        _FRAME.stream_id == bindparam("stream"),
+        _FRAME.attempt == bindparam("attempt"),
+        _FRAME.rank == bindparam("rank"),
+        _FRAME.id > bindparam("newest"),
+    )
+    .order_by(_FRAME.id)
+)
 
 _Key = tuple[int, int, int]
 """Stream, attempt, rank."""
@@ -45,9 +59,7 @@ class Tails:
     def points(self, session: Session, stream: int, attempt: int, rank: int) -> Mapping[str, Points]:
         """By name, as ``session`` sees them, or newer."""
         key = stream, attempt, rank
-        state = session.execute(
-            select(StreamState.epoch).where(StreamState.stream_id == stream, StreamState.attempt == attempt)
-        ).scalar_one_or_none()
+        state = session.connection().execute(_EPOCH, {"stream": stream, "attempt": attempt}).scalar_one_or_none()
         epoch = 0 if state is None else state
         with self._lock:
             tail = self._tails.get(key)
@@ -71,15 +83,8 @@ class Tails:
 def _read(session: Session, key: _Key, tail: _Tail) -> int:
     """Take in the frames that came since; how many points they hold."""
     stream, attempt, rank = key
-    rows = session.execute(
-        select(col(WalFrame.id), col(WalFrame.data))
-        .where(
-            col(WalFrame.stream_id) == stream,
-            col(WalFrame.attempt) == attempt,
-            col(WalFrame.rank) == rank,
-            col(WalFrame.id) > tail.newest,
-        )
-        .order_by(col(WalFrame.id))
+    rows = session.connection().execute(
+        _NEW, {"stream": stream, "attempt": attempt, "rank": rank, "newest": tail.newest}
     )
     before = tail.n
     pieces: dict[str, list[Points]] = {}

@@ -44,7 +44,8 @@ class HistRows:
     @classmethod
     def none(cls) -> HistRows:
         """No rows."""
-        return cls(**{name: np.empty(0, np.int64) for name in _ROW}, counts=np.empty(0, np.uint64))  # type: ignore[arg-type]
+        rows: dict[str, Any] = {name: np.empty(0, np.int64) for name in _ROW}
+        return cls(**{**rows, "complete": np.empty(0, np.bool_), "counts": np.empty(0, np.uint64)})
 
     @classmethod
     def joined(cls, parts: Sequence[HistRows]) -> HistRows:
