@@ -111,9 +111,7 @@ def _slowly(parts: list[tuple[int, wire.Histograms]], of: int, complete_to: int 
                 "end": end,
                 "sampled": sum(row["sampled"] for row in cell),
                 "dense": dense[:BINS].tolist(),
-                "complete": complete_to is not None
-                and end - 1 <= complete_to
-                and ranks == {row["rank"] for row in rows},
+                "complete": complete_to is not None and end - 1 <= complete_to and ranks == every,
             }
         )
     return found
