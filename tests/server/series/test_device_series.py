@@ -22,14 +22,8 @@ _START = 1_700_000_000
 
 
 def _reading(second: float, **figures: Any) -> wire.Device:  # noqa: ANN401 - fields of wire.Device
-    fields: dict[str, Any] = {
-        "backend": "rocm",
-        "index": 0,
-        "pci": "0000:c1",
-        "name": "card",
-        "vram_total_bytes": 1 << 38,
-    }
-    return wire.Device(time_ns=int(second * 1000) * 1_000_000, **{**card, **figures})
+    card: dict[str, Any] = {"backend": "rocm", "index": 0, "pci": "0000:c1", "name": "card"}
+    return wire.Device(time_ns=int(second * 1000) * 1_000_000, **{**card, "vram_total_bytes": 1 << 38, **figures})
 
 
 def _samples(store: Store, seconds: float) -> list[dict[str, object]]:
