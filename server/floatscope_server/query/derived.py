@@ -15,9 +15,10 @@ from floatscope_server.query.fields import MISSING
 from floatscope_server.query.histogram import tail_rows
 from floatscope_server.query.line import Stretch, stream_id
 from floatscope_server.query.sealed_histograms import SealedHistograms
+from floatscope_server.store.shapes import HISTOGRAM_BLOCK
 from floatscope_server.tiles.hist import HistRows
 
-__all__ = ["SharePlanes", "share_planes", "shares_of_rows"]
+__all__ = ["SharePlanes", "share_planes"]
 
 Plane = npt.NDArray[np.float32]
 
@@ -50,29 +51,48 @@ def share_planes(
     elements of its histograms together, not of its worst step. ``KeyError`` for an unknown format.
     """
     assert run.id is not None
-    planes = {name: np.full(scale.shape, MISSING, np.float32) for name in _NAMES}
+    cells, size = scale.shape
     stream = stream_id(session, run.id, f"hist/{kind}")
+    sums = np.zeros((len(_NAMES) + 1, cells * size))
     if stream is not None:
+        asked = sorted(layer for layer, name in formats.items() if name is not None and layer < size)
         tail = tail_rows(session, run, stream, stretch, None)
-        tail = tail.take(np.flatnonzero((tail.steps >= stretch.first) & (tail.steps <= stretch.last)))
-        sealed = SealedHistograms(session, stream, stretch.attempt).records(stretch.first, stretch.last, cell)
-        rows = HistRows.concatenated([sealed, tail]).pooled(cell)
-        known = np.array([formats.get(layer) is not None for layer in range(scale.shape[1])], np.bool_)
-        rows = rows.take(np.flatnonzero((rows.layer < scale.shape[1]) & known[np.minimum(rows.layer, len(known) - 1)]))
-        column = rows.steps // cell - stretch.first // cell
-        names = [formats[layer] or "" for layer in rows.layer.tolist()]
-        shares = shares_of_rows(rows, scale[column, rows.layer], names)
-        for name, plane in planes.items():
-            share = getattr(shares, name)
-            plane[column, rows.layer] = np.where(np.isnan(share), MISSING, share)
-    return SharePlanes(**planes)
+        parts = [tail.take(np.flatnonzero((tail.steps >= stretch.first) & (tail.steps <= stretch.last)))]
+        for block in sorted({layer // HISTOGRAM_BLOCK for layer in asked}):
+            # One block after the other: all at once would be a gigabyte for 300 layers and 600 cells.
+            parts.append(
+                SealedHistograms(session, stream, stretch.attempt, [block]).records(stretch.first, stretch.last, cell)
+            )
+            for rows in parts:
+                _add(sums, rows.take(np.flatnonzero(np.isin(rows.layer, asked))), stretch, cell, formats, scale)
+            parts.clear()
+    *parts_of, total = sums
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [np.where(total > 0, part / total, MISSING).astype(np.float32) for part in parts_of]
+    return SharePlanes(**{name: share.reshape(scale.shape) for name, share in zip(_NAMES, shares, strict=True)})
 
 
-def shares_of_rows(rows: HistRows, scale: npt.NDArray[np.float64], names: list[str]) -> SharePlanes:
-    """[rows] each, NaN where not known: the shares of each row in the format ``names[row]`` at ``scale[row]``."""
-    sparse = SparseHistograms(first=rows.first, length=rows.length, counts=rows.counts.astype(np.int64))
-    shares = sparse_shares(sparse, scale, names)
-    return SharePlanes(**{name: getattr(shares, name).astype(np.float32) for name in _NAMES})
+def _add(
+    sums: npt.NDArray[np.float64],
+    rows: HistRows,
+    stretch: Stretch,
+    cell: int,
+    formats: Mapping[int, str | None],
+    scale: npt.NDArray[np.float64],
+) -> None:
+    """Add up elements below and above the limits, and all of them. Rows of one cell have one scale, so that counts of
+    rows add up to those of their sum."""
+    if not len(rows.steps):
+        return
+    column = rows.steps // cell - stretch.first // cell
+    place = column * scale.shape[1] + rows.layer
+    sparse = SparseHistograms(rows.first, rows.length, rows.counts.astype(np.int64))
+    shares = sparse_shares(sparse, scale[column, rows.layer], [formats[layer] or "" for layer in rows.layer.tolist()])
+    known = ~np.isnan(shares.under)
+    total = np.where(known, sparse.total, 0.0)
+    for into, name in zip(sums, _NAMES, strict=False):
+        into += np.bincount(place, np.where(known, getattr(shares, name) * total, 0.0), len(into))
+    sums[-1] += np.bincount(place, total, len(sums[-1]))
 
 
 _NAMES = ("under", "over_low", "over_high", "floor")

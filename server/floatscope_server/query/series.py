@@ -134,10 +134,13 @@ def _pieces(
         if lowest.get(row.name) == row.rank and row.first_step <= part.last and row.last_step >= part.first
     ]
     sealed = Sealed(session, [row.id for _, row in chosen if row.sealed], SCALARS)
-    tails = tails or Tails()
+    kept = tails or Tails()
+    tail_of = {
+        key: kept.points(session, stream, *key) for key in {(part.attempt, int(row.rank)) for part, row in chosen}
+    }
     found: dict[str, list[Piece]] = {}
     for part, row in chosen:
-        tail = tails.points(session, stream, part.attempt, row.rank).get(row.name, Points.none())
+        tail = tail_of[part.attempt, row.rank].get(row.name, Points.none())
         found.setdefault(row.name, []).append(
             Piece(
                 sealed=sealed,

@@ -20,7 +20,7 @@ from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import Stretch, run_named
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.series_thread import SeriesThread
-from floatscope_server.tiles.codec import TileError
+from floatscope_server.tiles.codec import TileError, is_missing
 from floatscope_server.tiles.hist import BINS, HistRows
 from tests.server.bodies import layer
 
@@ -274,4 +274,5 @@ def test_any_format_can_be_asked_of_what_is_stored(store: Store, pen: MakePen, s
     assert planes.under[:, 0].tolist() == [0.0] * 7
     assert planes.over_high[:, 1].tolist() == [1.0] * 7
     assert planes.floor[:, 0].tolist() == [0.5] * 7
-    assert np.isnan(planes.under[:, 2]).all()
+    assert is_missing(planes.under[:, 2]).all()
+    assert not is_missing(planes.under[:, :2]).any()
