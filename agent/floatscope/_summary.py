@@ -70,21 +70,25 @@ class Bracket:
     estimate: Floats
 
 
-def count_at_or_below(hist: Counts, threshold: ArrayLike, absmin: ArrayLike, absmax: ArrayLike) -> Bracket:
+def count_at_or_below(
+    hist: Counts, threshold: ArrayLike, absmin: ArrayLike, absmax: ArrayLike, *, cumulative: Counts | None = None
+) -> Bracket:
     """Per row, the number of histogrammed magnitudes at or below ``threshold``.
 
     ``hist`` is int64 [..., 512]; ``threshold``, ``absmin`` and ``absmax`` (smallest and largest magnitude counted)
     broadcast against its leading shape. Exact (low = high) where the threshold is a bin edge or lies outside
-    [absmin, absmax). Inside a bin the estimate takes magnitudes to be spread evenly between its edges.
+    [absmin, absmax). Inside a bin the estimate takes magnitudes to be spread evenly between its edges. ``cumulative``
+    is the running sum of ``hist`` over its bins, for callers that ask for several thresholds: it is what takes long.
     """
     t, smallest, largest = np.broadcast_arrays(
         *(np.asarray(a, dtype=np.float64) for a in (threshold, absmin, absmax)), np.empty(hist.shape[:-1])
     )[:3]
-    total = hist.sum(axis=-1, dtype=np.float64)
-    below = np.concatenate([np.zeros((*hist.shape[:-1], 1)), np.cumsum(hist, axis=-1, dtype=np.float64)], axis=-1)
+    if cumulative is None:
+        cumulative = np.cumsum(hist, axis=-1)
+    total = cumulative[..., -1].astype(np.float64)
     bin_ = _bin_of(t)
-    left = np.take_along_axis(below, bin_[..., None], axis=-1)[..., 0]
     inside = np.take_along_axis(hist, bin_[..., None], axis=-1)[..., 0].astype(np.float64)
+    left = np.take_along_axis(cumulative, bin_[..., None], axis=-1)[..., 0] - inside
     return _bracket(t, bin_, left, inside, total, smallest, largest)
 
 
@@ -180,7 +184,12 @@ def shares_in_format(
     not positive and finite. ``KeyError`` for an unknown format.
     """
     factor = np.broadcast_to(np.asarray(scale, dtype=np.float64), hist.shape[:1])
-    return _shares(lambda t: count_at_or_below(hist, t, absmin, absmax), hist.sum(axis=1), factor, names)
+    cumulative = np.cumsum(hist, axis=1)
+
+    def count(threshold: Floats) -> Bracket:
+        return count_at_or_below(hist, threshold, absmin, absmax, cumulative=cumulative)
+
+    return _shares(count, cumulative[:, -1], factor, names)
 
 
 def sparse_shares(hist: SparseHistograms, scale: ArrayLike, names: Sequence[str]) -> Shares:

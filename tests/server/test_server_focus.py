@@ -35,6 +35,26 @@ def test_a_focus_reaches_every_agent_of_the_run_and_no_other(server: Running, ag
     assert other.told == []
 
 
+def test_a_focus_may_be_on_some_ranks_kinds_and_layers(
+    server: Running, agent: MakeAgent, make: Make, http: Http
+) -> None:
+    ranks = [agent(rank=rank, world=3, layers=[make.layer(0, "block.up"), make.layer(1, "head")]) for rank in range(3)]
+    wanted = {"kinds": ["activations", "histograms"], "layers": ["block", "head"]}
+    reply = _focus(server, http, "run", {"steps": 5, "ranks": [0, 2], **wanted})
+    assert (reply.status, reply.json) == (200, {"agents": 2, "steps": 5})
+    order = wire.Focus(steps=5, kinds=("activations", "histograms"), layers=("block", "head"))
+    assert [ranks[rank].hear() for rank in (0, 2)] == [order] * 2
+    assert isinstance(ranks[1].ask(wire.Beat()), wire.Beat)
+    assert ranks[1].told == []
+    none = _focus(server, http, "run", {"steps": 5, "ranks": [3]})
+    assert (none.status, none.json["error"]["code"]) == (409, "no_agent")
+    assert "no agent of these ranks" in none.json["error"]["message"]
+    for name in ("bloc", "block.up.weight"):
+        unknown = _focus(server, http, "run", {"steps": 5, "layers": ["head", name]})
+        assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_layer")
+        assert name in unknown.json["error"]["message"]
+
+
 def test_a_focus_that_nobody_can_hear_is_refused(server: Running, agent: MakeAgent, http: Http) -> None:
     unknown = _focus(server, http, "nothing", {"steps": 50})
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_run")
@@ -47,7 +67,20 @@ def test_a_focus_that_nobody_can_hear_is_refused(server: Running, agent: MakeAge
     assert "while the training runs" in gone.json["error"]["hint"]
 
 
-@pytest.mark.parametrize("body", [{}, {"steps": 0}, {"steps": wire.MAX_FOCUS_STEPS + 1}, {"steps": "many"}, []])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"steps": 0},
+        {"steps": wire.MAX_FOCUS_STEPS + 1},
+        {"steps": "many"},
+        [],
+        {"steps": 5, "kinds": ["loss"]},
+        {"steps": 5, "layers": [""]},
+        {"steps": 5, "layers": ["head"] * 65},
+        {"steps": 5, "ranks": [-1]},
+    ],
+)
 def test_a_focus_is_bounded(server: Running, agent: MakeAgent, http: Http, body: object) -> None:
     agent()
     assert _focus(server, http, "run", body).status == 422
