@@ -19,10 +19,12 @@ from floatscope_server.auth import Gatekeeper
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.tails import Tails
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from floatscope_server.store.sealer import Sealer
+from floatscope_server.store.series_thread import SeriesThread
 
 __all__ = ["Running", "Services", "services_of"]
 
@@ -44,6 +46,8 @@ class Services:
         self.settings = settings
         self.store = Store(settings, clock=clock)
         self.cache = FrameCache(settings.cache_bytes)
+        self.tails = Tails()
+        self.series = SeriesThread(self.store)
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
@@ -77,6 +81,7 @@ class Services:
             self.store.observers.append(self.sealer.observe)
             self.store.lagging = self.sealer.behind
             self.sealer.start()
+        self.series.start()
         await self.outbox.start()
 
     async def answer(self, question: Callable[[Session], _T]) -> _T:
@@ -104,6 +109,7 @@ class Services:
         await asyncio.to_thread(self.sealer.stop)
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
+        await asyncio.to_thread(self.series.stop)
         await asyncio.to_thread(self.store.stop)
 
 
