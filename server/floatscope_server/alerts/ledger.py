@@ -126,7 +126,8 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     row.severity, row.state = state.severity.label, state.phase.value
     row.first_step, row.last_step = first, state.held
     row.since_step = min(verdict.since_step, state.since)
-    row.layer, row.rank, row.format, row.reason = verdict.layer, verdict.rank, verdict.format, verdict.reason
+    row.layer, row.rank, row.device = verdict.layer, verdict.rank, verdict.device
+    row.format, row.reason = verdict.format, verdict.reason
     row.message, row.message_zh = english, chinese
     row.value, row.threshold = plain_number(verdict.value), plain_number(verdict.threshold)
     row.hits, row.detail, row.machine = entry.hits, detail, _machine(entry)
@@ -179,6 +180,8 @@ def _machine(entry: Entry) -> dict[str, Any]:
         "since": entry.state.since,
         "held": entry.state.held,
         "fired": entry.state.fired,
+        "since_at": entry.state.since_at,
+        "held_at": entry.state.held_at,
         "members": sorted(entry.members),
         "covered": sorted(entry.covered),
         "certainty": entry.verdict.certainty,
@@ -209,6 +212,8 @@ def _entry(row: Alert) -> Entry:
             since=machine["since"],
             held=machine["held"],
             fired=machine["fired"],
+            since_at=machine.get("since_at"),
+            held_at=machine.get("held_at"),
         ),
         verdict=Verdict(
             kind=row.kind,
@@ -219,6 +224,7 @@ def _entry(row: Alert) -> Entry:
             tensor=row.detail.get("tensor"),
             format=row.format,
             rank=row.rank,
+            device=row.device,
             value=None if row.value is None else number(row.value),
             threshold=None if row.threshold is None else number(row.threshold),
             hits=row.hits,
