@@ -47,6 +47,7 @@ class Work:
     transitions: Iterable[Transition]
     marks: Iterable[Mark]
     skips: Iterable[Skip] = ()
+    framework: str = ""
 
 
 def new_event_id() -> str:
@@ -98,7 +99,7 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     verdict, state = entry.verdict, entry.state
     first = state.since if state.fired is None else state.fired
     row = None if entry.id is None else session.get(Alert, entry.id)
-    english, chinese = message(verdict, first, entry.hits)
+    english, chinese = message(verdict, first, entry.hits, work.framework)
     detail = plain(dict(verdict.detail))
     if entry.layers:
         detail["layers"] = list(entry.layers)
