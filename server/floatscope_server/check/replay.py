@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from floatscope import wire
@@ -15,7 +16,7 @@ from floatscope_server.alerts.texts import message
 from floatscope_server.check.extremes import LayerIndex
 from floatscope_server.check.timeline import Moment
 from floatscope_server.observation import Observation
-from floatscope_server.readers import Reading
+from floatscope_server.readers import Happening, Reading
 from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 
@@ -23,21 +24,26 @@ __all__ = ["Fired", "Replay"]
 
 _BATCH = 256
 """Steps that are judged together."""
+_TOLD = ("stalled", "gpu_fault")
+"""Kinds whose line, and the rank that it names, are those of words in the log."""
 
 
 @dataclass(slots=True)
 class Fired:
-    """An alert. ``row`` is the 0-based position of the record at which it fired, ``line`` that record's line."""
+    """An alert. ``row`` is the 0-based position of the record at which it fired, ``line`` that record's line; ``rank``
+    the one that the log names."""
 
     entry: Entry
     first_step: int
     row: int
     line: int
+    rank: int | None
 
-    def describe(self) -> dict[str, object]:
-        """The alert as JSON."""
-        verdict, state = self.entry.verdict, self.entry.state
-        english, chinese = message(verdict, self.first_step, self.entry.hits)
+    def describe(self, framework: str) -> dict[str, object]:
+        """The alert as JSON; its message names settings of ``framework`` (``keys.FRAMEWORKS``)."""
+        state = self.entry.state
+        verdict = dataclasses.replace(self.entry.verdict, rank=self.rank)
+        english, chinese = message(verdict, self.first_step, self.entry.hits, framework)
         return {
             "kind": self.entry.kind,
             "severity": state.severity.label,
@@ -48,7 +54,7 @@ class Fired:
             "line": self.line,
             "layer": verdict.layer,
             "rank": verdict.rank,
-            "device": None,
+            "device": verdict.device,
             "format": verdict.format,
             "reason": verdict.reason,
             "message": english,
@@ -68,6 +74,8 @@ class Replay:
         self._batch: list[Moment] = []
         self._seq = 0
         self._where: dict[int, tuple[int, int]] = {}
+        self._told: dict[int, Happening] = {}
+        self._clock = 0.0
 
     def take(self, moment: Moment) -> None:
         """The next step."""
@@ -77,11 +85,22 @@ class Replay:
             self._book.end(Ended.RUN_RESTARTED, moment.step)
             self._window, self._book = RunWindow(self._rules), Book()
         self._batch.append(moment)
-        if len(self._batch) >= _BATCH:
+        self._clock += moment.meaning.get("step_time_s", 1.0)
+        if moment.devices or len(self._batch) >= _BATCH:
             self._judge()
 
     def reading(self, reading: Reading, row: int) -> None:
-        """A reading of a card, its ``row``-th from 0."""
+        """A reading of a card, its ``row``-th from 0, from the output of a tool: there are no steps beside it."""
+        # Without a clock in the file a second passes from row to row.
+        at = reading.device.time_ns or row * 1_000_000_000
+        device = msgspec.structs.replace(reading.device, time_ns=at)
+        events = tuple(
+            wire.Event(step=row, kind="gpu_fault", detail={"what": fault, "device": f"card{device.index}"})
+            for fault in reading.faults
+        )
+        self._where = {row: (row, reading.line)}
+        body = wire.Body(first_step=row, steps=1, devices=(device,), events=events)
+        self._apply(self._window.judge(self._observation(body)))
 
     def finish(self) -> None:
         """The file has ended."""
@@ -93,13 +112,19 @@ class Replay:
         if not batch:
             return
         self._where = {moment.step: (moment.row, moment.line) for moment in batch}
+        for moment in batch:
+            for found in moment.happenings:
+                self._told.setdefault(moment.step, found)
         summaries = tuple(s for m in batch if m.extremes for s in self._layers.summaries(m.step, m.extremes))
+        at = int(self._clock * 1e9)
+        devices = tuple(msgspec.structs.replace(d, time_ns=at) for d in batch[-1].devices)
         body = wire.Body(
             first_step=batch[0].step,
             steps=batch[-1].step - batch[0].step + 1,
             summaries=summaries,
             scalars=_scalars(batch),
-            events=tuple(event_at(event, moment.step) for moment in batch for event in moment.events),
+            events=tuple(_events(batch)),
+            devices=devices,
         )
         self._apply(self._window.judge(self._observation(body)))
 
@@ -121,13 +146,22 @@ class Replay:
         for finding in findings:
             for transition in self._book.apply(finding):
                 if transition.kind == "firing":
-                    row, line = self._where.get(transition.step, (0, 0))
-                    self.alerts.append(Fired(transition.entry, transition.step, row, line))
+                    self.alerts.append(self._fired(transition.entry, transition.step))
+
+    def _fired(self, entry: Entry, step: int) -> Fired:
+        row, line = self._where.get(step, (0, 0))
+        told = self._told.get(step) if entry.kind in _TOLD else None
+        if told is None:
+            return Fired(entry, step, row, line, None)
+        rank = told.event.detail.get("rank")
+        return Fired(entry, step, row, told.line, rank if isinstance(rank, int) else None)
 
 
-def event_at(event: wire.Event, step: int) -> wire.Event:
-    """``event`` at the step that it was found to belong to."""
-    return wire.Event(step=step, kind=event.kind, detail=event.detail)
+def _events(batch: Iterable[Moment]) -> Iterator[wire.Event]:
+    """The events at the steps that they were found to belong to."""
+    for moment in batch:
+        for found in moment.happenings:
+            yield wire.Event(step=moment.step, kind=found.event.kind, detail=found.event.detail)
 
 
 def _scalars(batch: Iterable[Moment]) -> tuple[wire.Scalars, ...]:

@@ -19,6 +19,13 @@ from floatscope_server.rules import RuleParameters
 __all__ = ["Report", "UnreadableError", "check"]
 
 _CHUNK_BYTES = 1 << 16
+_FRAMEWORKS = {
+    "llamafactory-trainer-log": "llamafactory",
+    "hf-trainer-state": "transformers",
+    "hf-console": "transformers",
+    "deepspeed-console": "deepspeed",
+    "megatron-console": "megatron",
+}
 
 
 class UnreadableError(Exception):
@@ -40,6 +47,11 @@ class Report:
     alerts: list[Fired] = field(default_factory=list)
     first_broken: Broken | None = None
     broken: int = 0
+
+    @property
+    def framework(self) -> str:
+        """Whose settings messages name."""
+        return _FRAMEWORKS.get(self.format, "")
 
     def device_list(self) -> list[dict[str, Any]]:
         """The cards as JSON."""
@@ -111,11 +123,12 @@ class _Checking:
                 self._points.add(name, moment.step, value)
 
     def _reading(self, item: Reading) -> None:
+        if not item.values:
+            self._timeline.reading(item)
+            return
         index = item.device.index
         row = self._rows[index] = self._rows.get(index, -1) + 1
         self._replay.reading(item, row)
-        if not item.values:
-            return  # a line of a training log that tells of memory as well
         self._report.records += 1
         self._report.devices[index] = item.device
         if self._points is not None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from floatscope import wire
-from floatscope_server.readers import Extreme, Happening, Row
+from floatscope_server.readers import Extreme, Happening, Reading, Row
 
 __all__ = ["Moment", "Timeline"]
 
@@ -22,16 +22,18 @@ class Moment:
     row: int
     values: dict[str, float] = field(default_factory=dict)
     meaning: dict[str, float] = field(default_factory=dict)
-    events: list[wire.Event] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+    devices: list[wire.Device] = field(default_factory=list)
     extremes: list[Extreme] = field(default_factory=list)
     restart: bool = False
 
     def take(self, row: Row) -> None:
-        """Another row of the step. Of two values the later counts, but one that is not finite stays."""
+        """Another row of the step. Of two finite values the larger counts; one that is not finite counts always."""
         for mine, others in ((self.values, row.values), (self.meaning, row.meaning)):
             for name, value in others.items():
-                if name not in mine or math.isfinite(mine[name]):
-                    mine[name] = max(value, mine.get(name, 0.0)) if name == "skipped" else value
+                held = mine.get(name)
+                if held is None or (math.isfinite(held) and not value <= held):
+                    mine[name] = value
 
 
 class Timeline:
@@ -62,7 +64,12 @@ class Timeline:
         if self._held:
             step = max(step, min(self._held))
         moment = yield from self._at(step, found.line)
-        moment.events.append(found.event)
+        moment.happenings.append(found)
+
+    def reading(self, found: Reading) -> None:
+        """Memory of a card that a training log tells of, at its newest step."""
+        if self._held:
+            self._held[max(self._held)].devices.append(found.device)
 
     def extreme(self, found: Extreme) -> Iterator[Moment]:
         """The same for an extreme of a layer; steps that go back are judged as they come."""

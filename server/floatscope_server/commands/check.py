@@ -77,7 +77,7 @@ def _write_json(report: Report, points: Points) -> None:
     rest: dict[str, object] = {"canonical": report.canonical}
     if report.devices:
         rest["devices"] = report.device_list()
-    rest["alerts"] = [fired.describe() for fired in report.alerts]
+    rest["alerts"] = [fired.describe(report.framework) for fired in report.alerts]
     broken = report.first_broken
     rest["unread"] = {
         "lines": report.broken,
@@ -103,7 +103,8 @@ def _lines(report: Report) -> Iterator[str]:
         more = "" if report.broken == 1 else f", and {report.broken - 1} more"
         yield f"  not read: line {report.first_broken.line} ({report.first_broken.why}){more}"
     for fired in report.alerts:
-        alert = fired.describe()
-        yield f"  {alert['severity']} {alert['kind']} at step {alert['first_step']} (line {fired.line}): {alert['message']}"
+        alert = fired.describe(report.framework)
+        where = f"at step {alert['first_step']} (line {fired.line})"
+        yield f"  {alert['severity']} {alert['kind']} {where}: {alert['message']}"
     if not report.alerts:
         yield "  no alerts"

@@ -30,7 +30,6 @@ _USED = ("mem_usage.used_vram", "used_vram", "vram_used", "VRAM_USED")
 _TOTAL = ("mem_usage.total_vram", "total_vram", "vram_total", "VRAM_TOTAL")
 _MOST_GIB = 2048.0
 """A total below this is in GiB, as ``monitor`` prints it by default; in MiB no card of this kind is that small."""
-_THROTTLE = ("power.throttle_status", "throttle_status")
 _UNCORRECTABLE = ("ecc.total_uncorrectable_count", "total_uncorrectable_count", "double_bit_ecc")
 _USAGE = re.compile(r"([\d.]+)\s*/\s*([\d.]+)\s*([GM])B")
 
@@ -55,11 +54,8 @@ def _reading(line: int, index: int, card: Mapping[str, Any]) -> Reading:
     if memory is None and "power_usage" in card:
         # In the monitor's CSV "mem" is an activity, in that of metric a temperature.
         memory = values.get("mem")
-    faults = []
-    if any(str(card.get(name)) == "THROTTLED" for name in _THROTTLE):
-        faults.append("throttled")
-    if (_first(values, _UNCORRECTABLE) or 0) > 0:
-        faults.append("uncorrectable_ecc")
+    # "throttle_status" is no fault: at its power cap a healthy card under load says THROTTLED.
+    faults = ("ecc",) if (_first(values, _UNCORRECTABLE) or 0) > 0 else ()
     clock = card.get("timestamp")
     return Reading(
         line=line,
@@ -77,7 +73,7 @@ def _reading(line: int, index: int, card: Mapping[str, Any]) -> Reading:
             temperature_celsius=_first(values, _TEMPERATURE),
         ),
         values={name: value for name, value in values.items() if name not in ("gpu", "GPU", "timestamp")},
-        faults=tuple(faults),
+        faults=faults,
     )
 
 

@@ -173,7 +173,7 @@ class _Console:
             yield from self._settle(None)
             yield from self._place(None)
             step = max(self._last, 0)
-            yield Happening(line=line, event=wire.Event(step=step, kind="scale_at_minimum"))
+            yield Happening(line=line, event=wire.Event(step=step, kind="skipped", detail={"at_minimum": True}))
 
     def _engine(self, line: int, step: int, values: dict[str, float], time: float | None) -> Iterator[Item]:
         yield from self._settle(None)
@@ -227,13 +227,13 @@ class _Console:
         found = hang(text)
         if found is None:
             return
-        kind, words, rank = found
+        what, words, rank = found
         yield from self._settle(None)
         step = max(self._last, self._steps.done or 0, 0)
-        fault = kind == "gpu_fault"
-        detail: dict[str, str | int | float | bool | None] = {"text": words, "gpu": kind != "collective_timeout"}
-        detail["rank"] = rank
-        yield Happening(line=line, event=wire.Event(step=step, kind="gpu_fault" if fault else "hang", detail=detail))
+        detail: dict[str, str | int | float | bool | None] = {"what": what, "text": words, "rank": rank}
+        yield Happening(
+            line=line, event=wire.Event(step=step, kind="gpu_fault" if what == "ecc" else "hang", detail=detail)
+        )
 
 
 def _read(chunks: Iterator[bytes]) -> Iterator[Item]:

@@ -16,7 +16,7 @@ _FORMATS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "f
 
 def _columns(text: str) -> dict[str, int]:
     names = [name.strip().lower() for name in text.split(",")]
-    found = {name: names.index(name) for name in ("step", "layer", "tensor", "dtype") if name in names}
+    found: dict[str, int] = {n: names.index(n) for n in ("step", "layer", "tensor", "dtype") if n in names}
     absmax = next((name for name in _ABSMAX if name in names), None)
     if absmax is not None:
         found["absmax"] = names.index(absmax)

@@ -27,6 +27,7 @@ class Iterations:
         self._step: int | None = None
         self._scale: float | None = None
         self._norm: float | None = None
+        self._unscaled = 0.0
         self._normed = False
         self._tells_overflows = False
         self._scaled = Scaled()
@@ -70,9 +71,12 @@ class Iterations:
         norm = values.get(_NORM)
         if norm is not None:
             self._normed = self._normed or norm != 0
-            # Not computed prints as 0.000, and a skipped step prints the norm of the step before once more.
-            if self._normed and not (skipped and (norm == self._norm or "lm loss" not in values)):
-                known[_NORM] = self._scaled.unscale(norm, values.get("loss scale"))
+            # A skipped step prints the norm of the step before once more, beside a scale that it was not taken at.
+            if not (skipped and norm == self._norm):
+                self._unscaled = self._scaled.unscale(norm, values.get("loss scale"))
+            # 0.000 from the start means that none is computed. Without a loss, a norm would say that it was NaN.
+            if self._normed and not (skipped and "lm loss" not in values):
+                known[_NORM] = self._unscaled
             self._norm = norm
         if "loss scale" in values or self._tells_overflows:
             known["skipped"] = float(skipped)

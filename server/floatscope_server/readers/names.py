@@ -17,7 +17,6 @@ _CANONICAL = {
     "grad_norm": "grad_norm train/grad_norm gradient_norm global_grad_norm total_grad_norm train/global_grad_norm",
     "lr": "lr learning_rate train/learning_rate train/lr",
     "loss_scale": "loss_scale train/loss_scale",
-    "elapsed_s": "elapsed_time",
 }
 """Rule's name -> what files print, lower case, with underscores."""
 _BY_NAME = {name: rule for rule, names in _CANONICAL.items() for name in names.split()}

@@ -79,7 +79,7 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
                 if name not in ("timestamp", "index", "uuid", "name", "pci.bus_id")
                 and (value := quantity(cell)) is not None
             },
-            faults=("uncorrectable_ecc",) if any(uncorrected) else (),
+            faults=("ecc",) if any(uncorrected) else (),
         )
 
 

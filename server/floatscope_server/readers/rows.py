@@ -37,7 +37,8 @@ class Happening:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """One reading of one card. ``values`` are under the file's own names; ``faults`` are named without a step."""
+    """One reading of one card. ``values`` are under the file's own names; ``faults`` may hold "ecc": memory errors that
+    could not be corrected."""
 
     line: int
     device: wire.Device

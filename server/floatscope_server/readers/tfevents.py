@@ -31,7 +31,7 @@ def begins_record(head: bytes) -> bool:
     if len(head) < _HEADER.size:
         return False
     _, check = _HEADER.unpack_from(head)
-    return masked_crc32c(head[:8]) == check
+    return bool(masked_crc32c(head[:8]) == check)
 
 
 def _records(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
