@@ -51,8 +51,11 @@ def lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, str]]:
     for piece in characters(chunks):
         *whole, rest = (rest + piece).split("\n")
         for line in whole:
-            for segment in _segments(line):
-                yield number, segment
+            if "\r" in line or "\x1b" in line:
+                for segment in _segments(line):
+                    yield number, segment
+            elif line:
+                yield number, line
             number += 1
         if len(rest) > _LONGEST:
             *before, rest = rest.split("\r")
