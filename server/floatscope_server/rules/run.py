@@ -146,6 +146,11 @@ class RunWindow:
             yield from self._reports.formats(self._layers, self._table, self._devices.fp8, max(step, 0))
 
     @property
+    def names(self) -> set[str]:
+        """The names of all series that were logged so far."""
+        return set().union(*(rank.scalars.names for rank in self._ranks.values()))
+
+    @property
     def step_time_s(self) -> float | None:
         """The median seconds a step of the slowest rank; None before it is known."""
         known = [rank.scalars.course.step_time_s for rank in self._ranks.values()]
