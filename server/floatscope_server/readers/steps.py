@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from floatscope_server.readers.progress import Bar
@@ -56,11 +57,12 @@ class Steps:
         self._other: Bar | None = None
         self._records = 0
         self._last: int | None = None
-        self._between: int | None = None
+        self._before = 0
+        self._behind = 0
 
     def begin(self) -> None:
         """The training begins anew."""
-        self._last = self._between = None
+        self._last = None
 
     @property
     def done(self) -> int | None:
@@ -83,13 +85,10 @@ class Steps:
         return self.done
 
     def of(self, record: Pending, after: int | None) -> int:
-        """The step of ``record``; ``after`` is what the bar behind it shows. A bar that is drawn again behind the
-        record is exact, one before it may lag."""
+        """The step of ``record``; ``after`` is what the bar behind it shows."""
         step = self._of(record, after)
         if record.trains:
             self._records += 1
-            if self._last is not None and step > self._last:
-                self._between = step - self._last
             self._last = step
         return step
 
@@ -98,12 +97,27 @@ class Steps:
             return int(record.values["step"])
         before = record.before
         if before is None:
-            if after is not None:
-                return after
-            return (self._records + record.trains) * (self.interval or 1)
-        if after is None or not record.trains or after < before:
+            if after is None:
+                return (self._records + record.trains) * (self.interval or 1)
+            if record.trains:
+                self._behind = after
+            return after
+        if after is None or not record.trains or after <= before:
             return before
-        used = self._last is not None and before <= self._last
-        if used or (self._last is not None and after - self._last == self._between):
+        return self._choose(before, after)
+
+    def _choose(self, before: int, after: int) -> int:
+        """The bar before a record may lag, the one behind it may be of a later step. A record comes every so many
+        steps: the bars whose numbers have the larger common divisor are the right ones."""
+        only_behind = self._before == 0 and self._behind > 1 and after % self._behind == 0
+        self._before, self._behind = math.gcd(self._before, before), math.gcd(self._behind, after)
+        if self._last is None:
+            for divisor in (self.interval or 10, 10, 5):
+                if (before % divisor == 0) != (after % divisor == 0):
+                    return before if before % divisor == 0 else after
+            return before
+        if only_behind:
+            return after
+        if before <= self._last or self._behind > self._before:
             return after
         return before
