@@ -19,6 +19,7 @@ from floatscope_server.rules import RuleParameters
 __all__ = ["Report", "UnreadableError", "check"]
 
 _CHUNK_BYTES = 1 << 16
+_NO_TEXT = tuple(bytes([byte]) for byte in (*range(9), *range(14, 27)))
 _FRAMEWORKS = {
     "llamafactory-trainer-log": "llamafactory",
     "hf-trainer-state": "transformers",
@@ -174,7 +175,7 @@ def _why(head: bytes, report: Report) -> str:
         return f"line {report.first_broken.line}: {report.first_broken.why}"
     if not head.strip():
         return "line 1: the file is empty"
-    if head.count(b"\0") > len(head) // 100:
+    if sum(head.count(byte) for byte in _NO_TEXT) > len(head) // 100:
         return "line 1: binary data of no known format"
     line = 1 + head[: len(head) - len(head.lstrip())].count(b"\n")
     begins = head.lstrip().splitlines()[0][:60].decode("utf-8", "replace")

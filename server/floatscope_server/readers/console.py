@@ -15,7 +15,7 @@ from floatscope_server.readers.names import meaning
 from floatscope_server.readers.overflow import at_minimum, engine_step, overflow, stamped
 from floatscope_server.readers.progress import Bar, bars
 from floatscope_server.readers.rows import Broken, Happening, Item, LogFormat, Named, Row
-from floatscope_server.readers.skips import Clock, Seen
+from floatscope_server.readers.skips import Clock, Seen, scales_of
 from floatscope_server.readers.steps import Pending, Steps, same_record
 from floatscope_server.readers.te_debug import Statistics
 from floatscope_server.readers.text import lines
@@ -26,6 +26,7 @@ __all__ = ["CONSOLE"]
 _FORMATS = ("megatron-console", "deepspeed-console", "hf-console", "llamafactory-trainer-log", "transformer-engine-log")
 """The first of those that a file holds lines of is its format."""
 _LOGGING_STEPS = re.compile(r"""logging_steps['"]?\s*[=:]\s*(\d+)""")
+_HOST = re.compile(r"\[?([\w.-]+)\]?: ")
 _SUMMARY = ("train_loss", "train_runtime")
 
 
@@ -34,6 +35,7 @@ class _Console:
         self._format = len(_FORMATS)
         self._last = -1
         self._anew = False
+        self._trains = False
         self._steps = Steps()
         self._pending: Pending | None = None
         self._seen: list[Seen] = []
@@ -41,7 +43,7 @@ class _Console:
         self._engine_step: int | None = None
         self._engine_skipped: float | None = None
         self._last_skip: int | None = None
-        self._overflow_text = ""
+        self._overflow_mark = "", ""
         self._iterations = Iterations()
         self._statistics = Statistics()
         self._trainer_log = TrainerLog()
@@ -101,6 +103,7 @@ class _Console:
         if not tokens:
             return
         yield from self._named("hf-console")
+        self._trains = True
         for start, token in sorted(tokens, key=lambda t: t[0]):
             if isinstance(token, Bar):
                 yield from self._bar(line, token)
@@ -144,6 +147,8 @@ class _Console:
             yield from self._place(bar.done)
         if bar.done == 0:
             return
+        if bar.done != before:
+            self._overflow_mark = "", ""
         if self._last_skip is not None and bar.done - 1 > self._last_skip:
             # A log that tells of each skipped step tells of the others by saying nothing.
             yield from self._made(line, bar.done - 1, {}, skipped=0.0)
@@ -157,10 +162,11 @@ class _Console:
         if found is not None:
             yield from self._settle(None)
             yield from self._named("deepspeed-console")
-            mark = text[text.lower().find("overflow") :]
-            if mark == self._overflow_text:
-                return  # another rank says the same
-            self._overflow_text = mark
+            host = _HOST.match(text)
+            mark = text[text.lower().find("overflow") :], host[1] if host else ""
+            if mark[0] == self._overflow_mark[0] and mark[1] != self._overflow_mark[1]:
+                return  # another host says the same
+            self._overflow_mark = mark
             self._seen.append(Seen(line, found.scale, stamped(text)))
             if self._steps.bar is not None:
                 yield from self._place(self._steps.done)
@@ -183,8 +189,10 @@ class _Console:
         if self._last_skip is not None:
             known["skipped"] = float(self._last_skip == step)
         self._engine_step = step
-        self._overflow_text = ""
-        yield self._row(Row(line=line, step=step, values=values, meaning=known))
+        self._overflow_mark = "", ""
+        # Where another line is printed for each record, this one is none.
+        records = int(self._format >= _FORMATS.index("deepspeed-console") and not self._trains)
+        yield self._row(Row(line=line, step=step, values=values, meaning=known, records=records))
 
     def _place(self, last: int | None) -> Iterator[Item]:
         """Overflows whose step is known now, or will not be known better."""
@@ -200,7 +208,7 @@ class _Console:
         for one, step in zip(seen, steps, strict=True):
             if self._last_skip is not None and step - 1 > self._last_skip and step - 1 > self._last:
                 yield from self._made(one.line, step - 1, {}, skipped=0.0)
-            yield from self._made(one.line, step, {"loss_scale": one.scale}, skipped=1.0)
+            yield from self._made(one.line, step, scales_of(one), skipped=1.0)
             self._last_skip = step
 
     # Megatron
@@ -210,7 +218,7 @@ class _Console:
         if found is not None:
             yield from self._named("megatron-console")
             seen, self._seen = self._seen, []
-            self._overflow_text = ""
+            self._overflow_mark = "", ""
             for item in self._iterations.read(line, *found, rank=megatron.rank_of(text), overflows=seen):
                 yield self._row(item) if isinstance(item, Row) else item
             return

@@ -9,11 +9,11 @@ from floatscope import wire
 from floatscope_server.readers.megatron import Scaled
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Item, Reading, Row
-from floatscope_server.readers.skips import Seen, spread
+from floatscope_server.readers.skips import Seen, scales_of, spread
 
 __all__ = ["Iterations"]
 
-_NORM = "grad norm"
+_NORM, _TOTAL_NORM = "grad norm", "total grad norm"
 _SKIPPED = "number of skipped iterations"
 _NAN = "number of nan iterations"
 _MEMORY = ("hip mem", "rocm mem", "hip memory", "rocm memory")
@@ -42,7 +42,7 @@ class Iterations:
         skips = spread(before, step, self._skips(values, overflows))
         for i, skipped in enumerate(skips):
             if skipped != step:
-                scale = {"loss_scale": overflows[i].scale} if i < len(overflows) else {}
+                scale = scales_of(overflows[i]) if i < len(overflows) else {}
                 yield Row(line=line, step=skipped, values=scale, meaning={**scale, "skipped": 1.0}, records=0)
                 if skipped + 1 < step and skipped + 1 not in skips:
                     yield Row(line=line, step=skipped + 1, values={}, meaning={"skipped": 0.0}, records=0)
@@ -68,7 +68,7 @@ class Iterations:
             # By its own name: the rules know that a log with an "lm loss" leaves it out where it is NaN.
             known["lm loss"] = known.pop("loss")
         known.pop("grad_norm", None)
-        norm = values.get(_NORM)
+        norm = values.get(_NORM, values.get(_TOTAL_NORM))
         if norm is not None:
             self._normed = self._normed or norm != 0
             # A skipped step prints the norm of the step before once more, beside a scale that it was not taken at.

@@ -22,6 +22,7 @@ _CANONICAL = {
 _BY_NAME = {name: rule for rule, names in _CANONICAL.items() for name in names.split()}
 _STEP_TIME = {
     "elapsed_time_per_iteration_(ms)": 1e-3,
+    "elapsed_time_per_iteration(ms)": 1e-3,
     "elapsed_time_per_iteration_(s)": 1.0,
     "seconds_per_step": 1.0,
     "iter_time_(s)": 1.0,

@@ -10,10 +10,14 @@ __all__ = ["Overflow", "at_minimum", "engine_step", "overflow", "stamped"]
 
 _FORMS = (
     # loss_scaler.py, stage_1_and_2.py, stage2.py, stage3.py, fused_optimizer.py
-    re.compile(r"OVERFLOW!.*?Attempted loss scale: *([-+\w.]+?), *(?:reducing to ([-+\w.]+)|but hysteresis is)"),
+    # and unfused_optimizer.py in lower case
+    re.compile(
+        r"overflow!.*?Attempted loss scale: *([-+\w.]+?), *(?:reducing to ([-+\w.]+)|but hysteresis is)", re.IGNORECASE
+    ),
     re.compile(r"Reducing dynamic loss scale from ([-+\w.]+) to ([-+\w.]+)"),
     re.compile(r"Gradient overflow\. +Skipping step,()? loss scaler \d+ reducing loss scale to ([-+\w.]+)"),
 )
+_BARE = re.compile(r"\[deep(?:speed|scale)\] OVERFLOW! Rank \d+ Skipping step\.\s*$")
 _MINIMUM = re.compile(r"loss scale already at minimum", re.IGNORECASE)
 _STEP = re.compile(r"\bstep=(\d+), skipped=(\d+), lr=\[([^\],]*)")
 _PIPELINE = re.compile(r"\bsteps: (\d+) loss: ([-+\w.]+) iter time \(s\): ([-+\w.]+)")
@@ -22,9 +26,10 @@ _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[,.](\d{3})\]")
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A skipped step. ``scale`` is the one after it, lower than that before unless hysteresis kept it."""
+    """A skipped step. ``scale`` is the one after it, lower than that before unless hysteresis kept it; None where the
+    line does not say, as in bf16."""
 
-    scale: float
+    scale: float | None
 
 
 def overflow(text: str) -> Overflow | None:
@@ -35,7 +40,7 @@ def overflow(text: str) -> Overflow | None:
         if found := form.search(text):
             before, after = found.groups()
             return Overflow(float((after or before).rstrip(".")))
-    return None
+    return Overflow(None) if _BARE.search(text) else None
 
 
 def at_minimum(text: str) -> bool:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Clock", "Seen", "spread"]
+__all__ = ["Clock", "Seen", "scales_of", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An overflow on ``line`` at the ``time`` of its stamp, if it has one; ``scale`` is the one after it."""
+    """An overflow on ``line`` at the ``time`` of its stamp, if it has one; ``scale`` is the one after it, if
+    it is told."""
 
     line: int
-    scale: float
+    scale: float | None
     time: float | None
+
+
+def scales_of(seen: Seen) -> dict[str, float]:
+    """The scale of an overflow as a point of a series."""
+    return {} if seen.scale is None else {"loss_scale": seen.scale}
 
 
 def spread(before: int, last: int, count: int) -> list[int]:

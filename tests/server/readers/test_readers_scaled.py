@@ -164,3 +164,42 @@ def test_validation_is_a_row_of_its_step_but_no_record(reads: Reads) -> None:
 def test_iterations_that_go_back_are_a_restart(reads: Reads) -> None:
     rows = reads(_iteration(100) + _iteration(101) + _iteration(50) + _iteration(51)).rows
     assert [row.restart for row in rows] == [False, False, True, False]
+
+
+def test_overflows_without_a_scale_and_in_lower_case(reads: Reads) -> None:
+    bar = "  1%|   | {}/900 [00:10<1:00:00,  1.00s/it]"
+    read = reads(
+        f"{bar.format(100)}[deepspeed] OVERFLOW! Rank 0 Skipping step.\n"
+        f"{bar.format(102)}[unfused_optimizer.py:207] [deepspeed] fp16 dynamic loss scale overflow! Skipping step. "
+        "Attempted loss scale: 65536.0, reducing to 32768.0\n"
+    )
+    assert _skips(read) == [100, 102]
+    assert read.points("loss_scale") == [(102, 32768.0)]
+
+
+def test_the_same_words_at_another_step_are_another_overflow(reads: Reads) -> None:
+    bar = "  1%|   | {}/189 [00:00<01:26,  2.17it/s]\n"
+    overflow = " [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 262144, reducing to 262144\n"
+    assert _skips(reads("".join(bar.format(step) + overflow for step in (0, 1, 2, 3)))) == [0, 1, 2, 3]
+
+
+def test_engine_lines_between_iterations_are_no_records(reads: Reads) -> None:
+    engine = "[2024-03-07 15:27:15,063] [INFO] [logging.py:96:log_dist] [Rank 0] step=200, skipped=4, lr=[0.0002]\n"
+    read = reads(_iteration(199) + engine + _iteration(200))
+    assert [row.step for row in read.rows] == [199, 200]
+    assert read.points("skipped_steps") == [(200, 4.0)]
+
+
+def test_names_of_other_versions(reads: Reads) -> None:
+    read = reads(
+        "[2024-02-27 15:45:08] iteration 13 / 118 | elapsed time per iteration(ms): 17658.3 | lm loss: 6.2E-01 | "
+        "loss scale: 1.0 |total grad norm: 2.773 | number of nan iterations: 0 |\n"
+    )
+    (row,) = read.rows
+    assert row.meaning == {
+        "step_time_s": pytest.approx(17.6583),
+        "lm loss": 0.62,
+        "grad norm": 2.773,
+        "loss_scale": 1,
+        "skipped": 0,
+    }
