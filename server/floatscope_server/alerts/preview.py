@@ -19,6 +19,8 @@ from floatscope_server.store.replay import replay
 
 __all__ = ["preview"]
 
+_NEVER = 1 << 62
+
 
 def preview(session: Session, run: Run, rules: RuleParameters, *, last_steps: int) -> dict[str, Any]:
     """The alerts over the last ``last_steps`` steps, and the step from which on tensors could be judged: of older ones
@@ -45,11 +47,11 @@ def preview(session: Session, run: Run, rules: RuleParameters, *, last_steps: in
 def _first_recent(session: Session, run: Run) -> int:
     """The first step from which on blocks are kept as they came."""
     found = session.exec(
-        select(func.min(WalFrame.first))
+        select(func.coalesce(func.min(WalFrame.first), _NEVER))
         .join(Stream, col(Stream.id) == col(WalFrame.stream_id))
         .where(Stream.run_id == run.id, WalFrame.attempt == run.attempt, Stream.name == "scalar")
     ).one()
-    return 1 << 62 if found is None else int(found)
+    return int(found)
 
 
 def _older(session: Session, run: Run, world: int, first: int, last: int) -> Observation:
