@@ -53,8 +53,7 @@ def test_damaged_files_are_read_or_refused(path: Path, tmp_path: Path) -> None:
         with Points() as points:
             try:
                 report = check(file, RuleParameters(), points)
-            except UnreadableError as error:
-                assert "line " in str(error)
+            except UnreadableError:
                 continue
             for name in points.names:
                 steps, values = points.of(name)
@@ -64,9 +63,11 @@ def test_damaged_files_are_read_or_refused(path: Path, tmp_path: Path) -> None:
                 assert fired.describe(report.framework)["message"]
 
 
-@pytest.mark.parametrize("kind", ["console", "jsonl", "state", "nothing to split"])
-def test_a_long_file_takes_no_more_memory(kind: str) -> None:
-    """10 MB through a reader: less than 5 MB at any time."""
+@pytest.mark.parametrize(
+    ("kind", "length", "most"), [("console", 4, 1), ("jsonl", 4, 1), ("state", 4, 1), ("nothing to split", 12, 5)]
+)
+def test_a_long_file_takes_no_more_memory(kind: str, length: int, most: int) -> None:
+    """``length`` MB through a reader: less than ``most`` MiB at any time."""
     pieces = {
         "console": "2026-01-01 INFO nothing\n" * 2000 + "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 1.0}\n",
         "jsonl": '{"current_steps": 10, "loss": 1.5, "lr": 1e-05}\n' * 1000,
@@ -78,7 +79,7 @@ def test_a_long_file_takes_no_more_memory(kind: str) -> None:
 
     def chunks() -> Iterator[bytes]:
         yield head.encode()
-        for _ in range(10_000_000 // len(piece)):
+        for _ in range(length * 1_000_000 // len(piece)):
             yield piece
 
     log_format = detect(head.encode() + piece)
@@ -89,7 +90,7 @@ def test_a_long_file_takes_no_more_memory(kind: str) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 5 << 20
+    assert peak < most << 20
 
 
 def test_series_that_do_not_fit_go_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
