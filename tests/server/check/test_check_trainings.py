@@ -52,8 +52,8 @@ def _megatron(chance: random.Random, *, fp16: bool, lost: int = STEPS + 1) -> st
         text += (
             f" [2026-05-28 22:26:20] iteration {step:8d}/   50000 | elapsed time per iteration (ms): "
             f"{1500 + chance.gauss(0, 10):.1f} | learning rate: 1.5E-04 |{loss} "
-            f"loss scale: {scale if fp16 else 1.0:.1f} | grad norm: {chance.lognormvariate(0, 0.2):.3f} | number of skipped iterations: {int(skips):3d} | "
-            "number of nan iterations:   0 |\ntime (ms)\n"
+            f"loss scale: {scale if fp16 else 1.0:.1f} | grad norm: {chance.lognormvariate(0, 0.2):.3f} | "
+            f"number of skipped iterations: {int(skips):3d} | number of nan iterations:   0 |\ntime (ms)\n"
         )
     return text
 
