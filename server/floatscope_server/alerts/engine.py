@@ -414,7 +414,8 @@ class AlertEngine:
         now = self._clock().timestamp()
         for run in silent:
             key = _Key(run.run_id, run.attempt)
-            self._alone(key, partial(self._look_at_the_clock, key, run, now))
+            if key not in self._paused:
+                self._alone(key, partial(self._look_at_the_clock, key, run, now))
         self._gap_mark = mark
         for gap in lost:
             key = _Key(gap.run_id, gap.attempt)
