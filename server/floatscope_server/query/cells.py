@@ -72,15 +72,15 @@ class Cells:
         held = plane[place]
         self._nan = self._nan or nan
         if what[1] in (Agg.MAX, Agg.MIN):
-            plane[place] = _reduced(
-                what[1], np.stack((held, folded), axis=-1).reshape(len(held), -1), 2, nan=self._nan
-            ) if self._nan else (np.fmax if what[1] == Agg.MAX else np.fmin)(held, folded)
+            plane[place] = (
+                _reduced(what[1], np.stack((held, folded), axis=-1).reshape(len(held), -1), 2, nan=self._nan)
+                if self._nan
+                else (np.fmax if what[1] == Agg.MAX else np.fmin)(held, folded)
+            )
         else:
             plane[place] = np.where(is_missing(folded), held, folded)
 
-    def add_mean(
-        self, what: Wanted, rows: Rows, means: Plane, weights: Plane, *, first: int, width: int
-    ) -> None:
+    def add_mean(self, what: Wanted, rows: Rows, means: Plane, weights: Plane, *, first: int, width: int) -> None:
         """Take in ``means`` of so many steps as ``weights`` say, both [those rows, n]; what is not finite in either
         weighs nothing."""
         counted = np.isfinite(means) & np.isfinite(weights)
@@ -109,9 +109,7 @@ class Cells:
                     plane[gone & (bits << np.uint32(10) != 0)] = MISSING
         return self.planes
 
-    def _folded(
-        self, agg: Agg, columns: Plane, first: int, width: int, *, nan: bool = False
-    ) -> tuple[int, Plane]:
+    def _folded(self, agg: Agg, columns: Plane, first: int, width: int, *, nan: bool = False) -> tuple[int, Plane]:
         """The first cell, and [rows, cells from it on]."""
         if width >= self.cell:
             repeats = width // self.cell
@@ -144,5 +142,5 @@ def _reduced(agg: Agg, columns: Plane, factor: int, *, nan: bool) -> Plane:
     pooled = columns[:, ::factor].copy()
     for place in range(1, factor):
         later = columns[:, place::factor]
-        pooled = np.where(is_missing(np.ascontiguousarray(later)), pooled, later)
+        pooled = np.where(is_missing(later), pooled, later)
     return pooled

@@ -21,11 +21,12 @@ class BadQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Steps ``first`` to ``last`` (inclusive) belong to ``attempt``."""
+    """Steps ``first`` to ``last`` (inclusive) belong to ``attempt``; ``cut``: it has later ones, which do not."""
 
     attempt: int
     first: int
     last: int
+    cut: bool = False
 
 
 def run_named(session: Session, name: str) -> Run:
@@ -48,7 +49,7 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
         assert attempt.last_step is not None
         last = attempt.last_step if end is None else min(attempt.last_step, end)
         if last >= attempt.first_step:
-            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last))
+            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last, cut=last < attempt.last_step))
         end = attempt.first_step - 1 if end is None else min(end, attempt.first_step - 1)
     return sorted(line, key=lambda stretch: stretch.first)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,27 +11,20 @@ from sqlalchemy import Table, literal, select, union_all
 from sqlmodel import Session
 
 from floatscope_server.models import Tile, TileRaw
-from floatscope_server.query.cells import Cells, Plane, Wanted, empty_plane
+from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
+from floatscope_server.query.stepwise import MADE_OF, made_plane
 from floatscope_server.query.tilecache import TileCache, TileKey, TileValues
-from floatscope_server.tiles.codec import Flag, is_missing
+from floatscope_server.tiles.codec import Flag
 from floatscope_server.tiles.geometry import Geometry
-from floatscope_server.tiles.planes import log2_amax, without_inf
-from floatscope_server.tiles.statistics import RAW, Agg, Stat
+from floatscope_server.tiles.statistics import Agg, Stat
 
 __all__ = ["Sealed", "Segment", "segments"]
 
 _RAW: Table = TileRaw.__table__  # type: ignore[attr-defined]
 _TILE: Table = Tile.__table__  # type: ignore[attr-defined]
 
-_MADE_OF: dict[Stat, tuple[Stat, ...]] = {
-    Stat.LOG2_AMAX: (Stat.ABSMAX, Stat.SCALE),
-    Stat.NONFINITE: (Stat.NANS, Stat.INFS),
-    Stat.ZERO_SHARE: (Stat.ZEROS, Stat.COUNT),
-    Stat.STEPS: (Stat.COUNT,),
-}
-"""Statistics that level 0 does not hold, and what they are computed of."""
-
 _APART = {Agg.MIN: Flag.MIN_APART, Agg.MEAN: Flag.MEAN_APART, Agg.WEIGHT: Flag.WEIGHT_APART}
+_STEPS = Stat.STEPS, Agg.MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +38,12 @@ class Segment:
 
 def segments(geometry: Geometry, *, level: int, first: int, end: int, sealed: int) -> list[Segment]:
     """The steps from ``first`` (a multiple of a column of ``level``) up to ``end`` that are sealed, from the coarsest
-    columns that are there: ``level``, and below it what is not yet pooled so far or would reach beyond ``end``."""
+    columns that are there: ``level``, and below it what is not pooled so far yet or would reach beyond ``end``."""
     found: list[Segment] = []
     end = min(end, sealed)
     for at in range(level, -1, -1):
         # A tile of the level below is one part of this one.
-        whole = geometry.span(at - 1) if at else 1
-        pooled = sealed // whole * whole
+        pooled = sealed // geometry.span(at - 1) * geometry.span(at - 1) if at else sealed
         cell = geometry.cell(at)
         until = min(pooled, end // cell * cell)
         if until > first:
@@ -63,19 +54,24 @@ def segments(geometry: Geometry, *, level: int, first: int, end: int, sealed: in
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tile that lies in a segment: ``first`` is its first step."""
+    """A tile or a part, of the steps ``first`` to ``end - 1``."""
 
     first: int
+    end: int
     key: TileKey
     flags: Flag
 
 
-@dataclass(slots=True)
+_Pieces = dict[tuple[Stat, Agg, int], dict[int, _Piece]]
+"""By statistic, what of it, and block; by first step."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Sealed:
     """Reads one attempt of one stream into ``cells``.
 
-    ``wanted`` are those of ``cells``; ``layers`` [rows of the cells] are the numbers of the layers. ``coarsest``: steps
-    of the widest column that went in, ``damaged``: tiles that could not be read.
+    ``wanted`` are among those of ``cells``; ``layers`` [rows of the cells] are the numbers of the layers. ``coarsest``:
+    steps of the widest column that went in; ``damaged``: tiles that could not be read.
     """
 
     session: Session
@@ -89,7 +85,14 @@ class Sealed:
     sealed: int
     geometry: Geometry
     coarsest: int = 1
-    damaged: set[tuple[str, int]] = field(default_factory=set)
+    damaged: set[TileKey] = field(default_factory=set)
+    _blocks: dict[int, tuple[Rows, Rows]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        numbers = self.layers // self.geometry.block
+        for block in np.unique(numbers).tolist():
+            rows = np.flatnonzero(numbers == block)
+            self._blocks[block] = _as_slice(rows), _as_slice(self.layers[rows] - block * self.geometry.block)
 
     def read(self, level: int, first: int, end: int) -> None:
         """Take in what is sealed of the steps ``first`` to ``end - 1``, from ``level`` downwards."""
@@ -98,34 +101,175 @@ class Sealed:
 
     def _read(self, segment: Segment) -> None:
         pieces = self._pieces(segment)
-        for gap in self._gaps(segment, pieces):
+        for first, end in _gaps(segment, pieces):
             # Nothing was observed, or the detail has been dropped: then the next level has it.
-            if self.geometry.span(segment.level) <= self.sealed:
-                self._read(gap)
+            level = segment.level + 1
+            cell, below = self.geometry.cell(level), self.geometry.span(segment.level)
+            coarser = Segment(level, first // cell * cell, min(-(-end // cell) * cell, self.sealed // below * below))
+            if coarser.end > coarser.first:
+                self._read(coarser)
         if not pieces:
             return
         self.coarsest = max(self.coarsest, self.geometry.cell(segment.level))
-        tiles = self._tiles(segment.level, pieces.values())
-        for block, rows, of_block in self._blocks():
-            strips = _Strips(self, segment, block, of_block, pieces, tiles)
+        sources = {
+            (what, block): self._sources(segment.level, what, block, pieces)
+            for what in self._needed(segment.level)
+            for block in self._blocks
+        }
+        keys = dict.fromkeys(piece.key for found in sources.values() for piece in found)
+        tiles = self.cache.get(self.session, _TILE if segment.level else _RAW, list(keys))
+        self.damaged |= {key for key in keys if key.id not in tiles or tiles[key.id].values is None}
+        for block, (rows, of_block) in self._blocks.items():
+            strips = {
+                what: _strip(segment, self.geometry, sources[what, block], tiles, of_block)
+                for what in self._needed(segment.level)
+                if sources[what, block]
+            }
             for what in self.wanted:
-                strips.add_to_cells(what, rows)
+                self._add(segment, what, rows, strips)
 
-    def _gaps(self, segment: Segment, pieces: dict[tuple[Wanted, int], list[_Piece]]) -> Iterator[Segment]:
-        """Stretches of whole tiles of which there is nothing, as segments of the next level."""
-        span, part = self._spans(segment.level)
-        level = segment.level + 1
-        at = segment.first
-        for first in sorted({piece.first for of_key in pieces.values() for piece in of_key}):
-            start = first // span * span if first >= self.sealed // span * span and not segment.level else first
-            if start > at:
-                yield from self._gap(level, at, start)
-            at = max(at, first + (span if first < self.sealed // span * span else part))
-        if segment.end > at:
-            yield from self._gap(level, at, segment.end)
+    def _needed(self, level: int) -> list[Wanted]:
+        """The planes of ``level`` that ``wanted`` are made of."""
+        found: dict[Wanted, None] = {}
+        for stat, agg in self.wanted:
+            if level:
+                found[stat, agg] = None
+                if agg == Agg.MEAN:
+                    found[stat, Agg.WEIGHT] = None
+            else:
+                found |= dict.fromkeys((of, Agg.VALUE) for of in MADE_OF.get(stat, (stat,)))
+                if agg in (Agg.MAX, Agg.MIN, Agg.RANK):
+                    found[stat, agg] = None
+        return list(found)
 
-    def _gap(self, level: int, first: int, end: int) -> Iterator[Segment]:
-        cell = self.geometry.cell(level)
-        until = min(-(-end // cell) * cell, self.sealed // self.geometry.span(level - 1) * self.geometry.span(level - 1))
-        if until > first // cell * cell:
-            yield Segment(level, first // cell * cell, until)
+    def _add(self, segment: Segment, what: Wanted, rows: Rows, strips: Mapping[Wanted, _Strip]) -> None:
+        stat, agg = what
+        width = self.geometry.cell(segment.level)
+        if segment.level:
+            strip = strips.get(what)
+            if strip is None:
+                return
+            if agg == Agg.MEAN:
+                weights = strips.get((stat, Agg.WEIGHT))
+                if weights is not None:
+                    self.cells.add_mean(what, rows, strip.values, weights.values, first=segment.first, width=width)
+                return
+            nan, values = strip.nan, strip.values
+        else:
+            made = made_plane(what, {key: strip.values for key, strip in strips.items()})
+            if made is None:
+                return
+            values, nan = made, any(strip.nan for strip in strips.values())
+            if agg == Agg.MEAN:
+                weight = np.ones((1, 1), np.float32)
+                self.cells.add_mean(
+                    what, rows, values, np.broadcast_to(weight, values.shape), first=segment.first, width=1
+                )
+                return
+        self.cells.add(what, rows, values, first=segment.first, width=width, nan=nan)
+
+    def _sources(self, level: int, what: Wanted, block: int, pieces: _Pieces) -> list[_Piece]:
+        """The tiles that hold ``what`` of ``block``: its own, or those that it gives way to (see ``Agg``)."""
+        stat, agg = what
+        own = pieces.get((stat, agg, block), {})
+        if not level or agg == Agg.MAX:
+            return list(own.values())
+        instead = pieces.get((*_STEPS, block), {}) if agg == Agg.WEIGHT else None
+        found = []
+        for first, top in pieces.get((stat, Agg.MAX, block), {}).items():
+            piece = own.get(first) if _APART[agg] in top.flags else top if instead is None else instead.get(first)
+            if piece is not None:
+                found.append(piece)
+        return found
+
+    def _pieces(self, segment: Segment) -> _Pieces:
+        """The rows of ``segment``, without their data."""
+        level, needed = segment.level, self._needed(segment.level)
+        stats = sorted({stat for stat, _ in needed})
+        aggs = sorted({agg for _, agg in needed} | ({Agg.MAX} if level else set()))
+        if level and Agg.WEIGHT in aggs:
+            stats = sorted({*stats, Stat.STEPS})
+        span = self.geometry.span(level)
+        table = _TILE if level else _RAW
+        part = self.geometry.part_columns * self.geometry.cell(level)
+        ranges = [(0, span, segment.first // span, (segment.end - 1) // span)]
+        if level:
+            ranges.append((1, part, segment.first // part, (segment.end - 1) // part))
+        queries = []
+        for number, steps, low, high in ranges:
+            query = select(
+                table.c.id,
+                table.c.stat,
+                table.c.agg,
+                table.c.block,
+                (table.c.idx * literal(steps)).label("first"),
+                literal(steps).label("steps"),
+                table.c.flags,
+            ).where(
+                table.c.stream_id == self.stream,
+                table.c.attempt == self.attempt,
+                table.c.stat.in_(stats),
+                table.c.agg.in_(aggs),
+                table.c.block.in_(list(self._blocks)),
+                table.c.idx >= low,
+                table.c.idx <= high,
+            )
+            if level:
+                query = query.where(table.c.level == level, table.c.part == number)
+            queries.append(query)
+        rows = self.session.execute(queries[0] if len(queries) == 1 else union_all(*queries))
+        found: _Pieces = {}
+        for row_id, stat, agg, block, first, steps, flags in rows:
+            key = TileKey(table.name, row_id, self.stream, self.attempt, self.epoch)
+            of_key = found.setdefault((Stat(stat), Agg(agg), block), {})
+            of_key[first] = _Piece(first, first + steps, key, Flag(flags))
+        return found
+
+
+@dataclass(slots=True)
+class _Strip:
+    """A block over a segment: ``values`` [rows that are wanted, columns]; ``nan``: observed ones are among them."""
+
+    values: Plane
+    nan: bool
+
+
+def _strip(
+    segment: Segment, geometry: Geometry, sources: Iterable[_Piece], tiles: Mapping[int, TileValues], rows: Rows
+) -> _Strip:
+    width = geometry.cell(segment.level)
+    columns = (segment.end - segment.first) // width
+    found = [(piece, tiles[piece.key.id]) for piece in sources if piece.key.id in tiles]
+    wide = any(tile.values is not None and tile.values.dtype == np.float64 for _, tile in found)
+    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    values = empty_plane((len(numbers), columns), np.float64 if wide else np.float32)
+    for piece, tile in found:
+        if tile.values is None:
+            continue
+        at = (piece.first - segment.first) // width
+        low, high = max(at, 0), min((piece.end - segment.first) // width, columns)
+        # A block that grew later has fewer rows in its earlier tiles.
+        there = int(np.searchsorted(numbers, tile.rows))
+        if there == len(numbers):
+            of_tile: Rows = rows
+        else:
+            of_tile = slice(rows.start, rows.start + there) if isinstance(rows, slice) else rows[:there]
+        values[:there, low:high] = tile.values if not tile.values.ndim else tile.values[of_tile, low - at : high - at]
+    return _Strip(values, any(tile.nan for _, tile in found))
+
+
+def _gaps(segment: Segment, pieces: _Pieces) -> Iterator[tuple[int, int]]:
+    """Stretches of ``segment`` of which there is no tile."""
+    at = segment.first
+    for first, end in sorted({(piece.first, piece.end) for of_key in pieces.values() for piece in of_key.values()}):
+        if first > at:
+            yield at, first
+        at = max(at, end)
+    if segment.end > at:
+        yield at, segment.end
+
+
+def _as_slice(numbers: npt.NDArray[np.intp]) -> Rows:
+    """``numbers``, ascending, as a slice if they follow one another: that needs no copy."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return slice(first, last + 1) if last - first + 1 == len(numbers) else numbers
