@@ -139,7 +139,7 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
         together = merge_ranks(added, steps, layers)
         whole, argmax = together.together, together.argmax
     raw = _values(whole)
-    raw[Stat.ABSMAX, Agg.RANK] = _rank_plane(argmax)
+    raw[Stat.ABSMAX, Agg.RANK] = _rank_plane(np.where(whole.observed, argmax, np.int32(-1)))
     value = {stat: plane for (stat, agg), plane in raw.items() if agg == Agg.VALUE}
     value |= derived(value)
     if len(units) > 1:

@@ -1,0 +1,119 @@
+"""Planes as the rows of tiles that are stored, and back: what gives way to another plane has no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from floatscope_server.tiles.codec import MISSING, MISSING64, Flag, decode, encode, is_missing
+from floatscope_server.tiles.geometry import Geometry
+from floatscope_server.tiles.planes import Plane, Planes, same_bits
+from floatscope_server.tiles.statistics import POOLED, RAW, Agg, Stat
+
+__all__ = ["TileRow", "beside", "decoded", "encoded"]
+
+
+class TileRow(NamedTuple):
+    """The columns of ``models.TileRaw`` and ``models.Tile`` that depend on the content."""
+
+    stat: int
+    agg: int
+    flags: int
+    data: bytes
+
+
+def encoded(planes: Planes, geometry: Geometry, *, level: int, first_layer: int, first_column: int) -> list[TileRow]:
+    """The rows of ``planes``: at level 0 those of ``raw_planes``, above it those of ``pool``."""
+    rows: list[TileRow] = []
+    for (stat, agg), plane in planes.items():
+        if level and agg in (Agg.MIN, Agg.MEAN) and same_bits(plane, planes[stat, Agg.MAX]):
+            continue
+        kept = RAW.get(stat) if level == 0 else POOLED.get(stat)
+        exact = agg in (Agg.RANK, Agg.WEIGHT) or (POOLED[stat] if kept is None else kept).exact
+        bits = 23 if exact else geometry.keep_bits if level == 0 else geometry.keep_bits_pooled
+        made = encode(plane, first_layer=first_layer, first_column=first_column, keep_bits=bits)
+        if made is not None:
+            flags = made[0] | _apart(planes, level, stat, agg)
+            rows.append(TileRow(int(stat), int(agg), int(flags), made[1]))
+    return rows
+
+
+def decoded(rows: Iterable[TileRow], *, level: int, layers: int, columns: int) -> Planes:
+    """All planes of what ``encoded`` made ``rows`` of, with missing rows up to ``layers``. ``TileError`` for a damaged
+    one."""
+    planes: Planes = {}
+    flags: dict[Stat, Flag] = {}
+    for row in rows:
+        stat, agg = Stat(row.stat), Agg(row.agg)
+        planes[stat, agg] = _grown(decode(row.data).values, layers)
+        if agg == Agg.MAX:
+            flags[stat] = Flag(row.flags)
+    for stat, flag in flags.items() if level else ():
+        if stat == Stat.STEPS:
+            continue
+        top = planes[stat, Agg.MAX]
+        for agg, apart in ((Agg.MIN, Flag.MIN_APART), (Agg.MEAN, Flag.MEAN_APART)):
+            if apart not in flag:
+                planes[stat, agg] = top
+            elif (stat, agg) not in planes:
+                planes[stat, agg] = np.full((layers, columns), _missing(top), top.dtype)
+    return planes
+
+
+def beside(parts: Sequence[Planes], widths: Sequence[int], layers: int) -> Planes:
+    """``parts`` one after the other, each of so many columns; a plane that one of them does not have is missing there,
+    or what it gives way to."""
+    whole: Planes = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        pieces = [_or_default(part, key, width, layers) for part, width in zip(parts, widths, strict=True)]
+        if any(piece.dtype == np.float64 for piece in pieces):
+            pieces = [_wide(piece) for piece in pieces]
+        whole[key] = np.concatenate(pieces, axis=1)
+    return whole
+
+
+def _or_default(part: Planes, key: tuple[Stat, Agg], width: int, layers: int) -> Plane:
+    stat, agg = key
+    plane = part.get(key)
+    if plane is None and agg == Agg.WEIGHT and (stat, Agg.MAX) in part:
+        plane = part.get((Stat.STEPS, Agg.MAX))
+    if plane is None:
+        return np.full((layers, width), MISSING, np.float32)
+    return _grown(plane, layers)
+
+
+def _apart(planes: Planes, level: int, stat: Stat, agg: Agg) -> Flag:
+    flags = Flag(0)
+    if agg != (Agg.MAX if level else Agg.VALUE):
+        return flags
+    of = planes[stat, agg]
+    for other, flag in (
+        (Agg.MAX, Flag.MAX_APART),
+        (Agg.MIN, Flag.MIN_APART),
+        (Agg.MEAN, Flag.MEAN_APART),
+        (Agg.WEIGHT, Flag.WEIGHT_APART),
+    ):
+        plane = planes.get((stat, other))
+        if other != agg and plane is not None and (other == Agg.WEIGHT or not same_bits(plane, of)):
+            flags |= flag
+    return flags
+
+
+def _grown(plane: Plane, layers: int) -> Plane:
+    if len(plane) >= layers:
+        return plane
+    return np.concatenate((plane, np.full((layers - len(plane), plane.shape[1]), _missing(plane), plane.dtype)))
+
+
+def _wide(plane: Plane) -> Plane:
+    if plane.dtype == np.float64:
+        return plane
+    wide = plane.astype(np.float64)
+    wide[is_missing(plane)] = MISSING64
+    return wide
+
+
+def _missing(plane: Plane) -> np.float32 | np.float64:
+    return np.float64(MISSING64) if plane.dtype == np.float64 else np.float32(MISSING)
