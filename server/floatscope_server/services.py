@@ -19,7 +19,7 @@ from floatscope_server.auth import Gatekeeper
 from floatscope_server.database import understood
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
-from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -41,7 +41,7 @@ class Services:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.store = Store(settings, clock=clock)
-        self.cache = FrameCache(settings.cache_bytes)
+        self.reader = TileReader(settings.cache_bytes)
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.outbox = Outbox(self.store, settings)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
-from floatscope_server.query.heatmap import heat_map
+from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
@@ -30,8 +30,8 @@ Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else
 _BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
 
 
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [item for item in text.split(",") if item]
+def _split(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(item for item in text.split(",") if item)
 
 
 @router.get("/runs")
@@ -43,7 +43,7 @@ async def runs(services: Running) -> Response:
 @router.get("/runs/{run}")
 async def one_run(run: str, services: Running) -> Response:
     """One run as one object; steps are counted from 0 and ``steps`` is their number."""
-    return await services.answer(lambda session: JSONText(show(session, run_named(session, run))))
+    return await services.answer(lambda session: JSONText(show(session, services.reader, run_named(session, run))))
 
 
 @router.get("/runs/{run}/scalars", responses=_BLOCK)
@@ -82,24 +82,28 @@ async def heatmap(
     columns: Annotated[int, Query(ge=1, le=4000)] = 600,
     rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
     layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
+    agg: Annotated[str, Query(description="worst, max, min or mean of the steps of a cell.")] = "worst",
+    attempt: Annotated[
+        int | None, Query(ge=1, description="This one alone, with steps that were trained again.")
+    ] = None,
     accept: Accept = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
+    asked = HeatQuestion(
+        kind=kind,
+        metric=metric,
+        chosen=format_,
+        agg=agg,
+        attempt=attempt,
+        first=first,
+        last=last,
+        columns=columns,
+        rows=rows,
+        names=_split(layers),
+    )
 
     def question(session: Session) -> Response:
-        found = heat_map(
-            session,
-            services.cache,
-            run_named(session, run),
-            kind=kind,
-            metric=metric,
-            chosen=format_,
-            first=first,
-            last=last,
-            columns=columns,
-            rows=rows,
-            names=_split(layers),
-        )
+        found = heat_map(session, services.reader, run_named(session, run), asked)
         if MEDIA_TYPE in accept:
             return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
         return JSONText(found.content())
@@ -118,7 +122,9 @@ async def summaries(
     """The statistics of one step: ``merged`` over the ranks where that can be, else by rank."""
     return await services.answer(
         lambda session: JSONText(
-            step_summaries(session, services.cache, run_named(session, run), kind=kind, step=step, names=_split(layers))
+            step_summaries(
+                session, services.reader, run_named(session, run), kind=kind, step=step, names=_split(layers)
+            )
         )
     )
 

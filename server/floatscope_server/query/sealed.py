@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Table, literal, select, union_all
+from sqlalchemy import Table, func, literal, select, union_all
 from sqlmodel import Session
 
 from floatscope_server.models import Tile, TileRaw
@@ -18,7 +18,7 @@ from floatscope_server.tiles.codec import Flag
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["Sealed", "Segment", "segments"]
+__all__ = ["Sealed", "Segment", "last_tile", "segments"]
 
 _RAW: Table = TileRaw.__table__  # type: ignore[attr-defined]
 _TILE: Table = Tile.__table__  # type: ignore[attr-defined]
@@ -50,6 +50,18 @@ def segments(geometry: Geometry, *, level: int, first: int, end: int, sealed: in
             found.append(Segment(at, first, until))
             first = until
     return found
+
+
+def last_tile(session: Session, stream: int, attempt: int) -> int | None:
+    """The number of the last tile of level 0 that is there."""
+    return session.execute(
+        select(func.max(_RAW.c.idx)).where(
+            _RAW.c.stream_id == stream,
+            _RAW.c.attempt == attempt,
+            _RAW.c.stat == Stat.COUNT,
+            _RAW.c.agg == Agg.VALUE,
+        )
+    ).scalar()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plan
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.line import Stretch
 from floatscope_server.query.opentail import CHUNK, Chunk, OpenTail, TailKey
-from floatscope_server.query.sealed import Sealed
+from floatscope_server.query.sealed import Sealed, last_tile
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
 from floatscope_server.tiles.codec import is_missing
@@ -122,6 +122,11 @@ class TileReader:
         self.frames = FrameCache(max_bytes // 4)
         self._tail = OpenTail(max_bytes // 4, self.frames)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.tiles.nbytes + self.frames.nbytes + self._tail.nbytes
+
     def window(
         self,
         session: Session,
@@ -185,7 +190,7 @@ class TileReader:
         wanted: Collection[Wanted],
         layers: npt.NDArray[np.intp],
     ) -> Latest:
-        """The newest step of each of ``layers`` in the open tail, or in the tile before it."""
+        """The newest step of each of ``layers`` in the open tail, or in the last tile of single steps that is there."""
         state = source.states.get(attempt, State())
         found = _Newest(wanted, layers)
         with self._tail.chunks(
@@ -194,20 +199,23 @@ class TileReader:
             for chunk in reversed(list(chunks)):
                 low = max(state.sealed - chunk.first, 0)
                 found.take(chunk.first + low, _cut(chunk, low, CHUNK), layers)
-        if state.sealed and (found.steps < 0).any():
-            rest = layers[found.steps < 0]
-            first = max(state.sealed - CHUNK, 0)
-            window = self.window(
-                session,
-                source,
-                [Stretch(attempt=attempt, first=first, last=state.sealed - 1, cut=True)],
-                first=first,
-                last=state.sealed - 1,
-                cell=1,
-                wanted={*wanted, (Stat.COUNT, Agg.VALUE)},
-                layers=rest,
-            )
-            found.take(first, window.planes, rest)
+        rest = layers[found.steps < 0]
+        if source.geometry is not None and state.sealed and len(rest):
+            tile = last_tile(session, source.stream, attempt)
+            if tile is not None:
+                first = tile * source.geometry.columns
+                stretch = Stretch(attempt=attempt, first=first, last=first + source.geometry.columns - 1, cut=True)
+                window = self.window(
+                    session,
+                    source,
+                    [stretch],
+                    first=first,
+                    last=stretch.last,
+                    cell=1,
+                    wanted={*wanted, (Stat.COUNT, Agg.VALUE)},
+                    layers=rest,
+                )
+                found.take(first, window.planes, rest)
         return Latest(steps=found.steps, planes=found.planes)
 
     def tail(
