@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from floatscope import wire
 from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
-from floatscope._formats import formats
 from floatscope._operands import scale_from_amax
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
-from floatscope._summary import BINS, Counts, Floats, count_at_or_below, rescaled_histogram
+from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
 
 __all__ = ["Pending", "ScaleTrace"]
 
@@ -281,8 +280,10 @@ def _summary_rows(kind: str, parts: list[Part], rows: RowValues, carried: Floats
         )
     hist = np.zeros((len(layers), BINS), dtype=np.int64)
     np.add.at(hist, group, rescaled_histogram(rows.hist.astype(np.int64), ratio))
-    planes = _shares(hist, absmin, absmax, coming, [parts[i].format for i in first])
-    fields |= dict(zip(names, planes, strict=True))
+    shares = shares_in_format(hist, absmin, absmax, coming, [parts[i].format for i in first])
+    for name in names:
+        share: NDArray[np.float64] = getattr(shares, name)
+        fields[name] = np.where(np.isnan(share), _missing(len(layers)), share.astype(np.float32))
     return SummaryRows(
         kind=kind,
         layers=layers.astype(np.uint32),
@@ -301,29 +302,3 @@ def _added(group: NDArray[np.intp], groups: int, values: NDArray[np.int64]) -> N
 
 def _missing(length: int) -> NDArray[np.float32]:
     return np.full(length, wire.MISSING_BITS, dtype=np.uint32).view(np.float32)
-
-
-def _shares(hist: Counts, absmin: Floats, absmax: Floats, scale: Floats, names: list[str]) -> list[NDArray[np.float32]]:
-    """under, over_low, over_high and floor of each row at its format and scale; missing without non-zero elements.
-
-    floor is the share that lands on one of the three smallest magnitudes of the format, its two lowest octaves.
-    """
-    limits = [formats[name] for name in names]
-    usable = np.where((scale > 0) & np.isfinite(scale), scale, np.nan)
-    zero, largest, lowest = (
-        np.array(values) / usable
-        for values in (
-            [f.zero_at_or_below for f in limits],
-            [f.max for f in limits],
-            [3 * f.min_subnormal for f in limits],
-        )
-    )
-    under, fits, near = (count_at_or_below(hist, t, absmin, absmax) for t in (zero, largest, lowest))
-    total = hist.sum(axis=1)
-    known = (total > 0) & ~np.isnan(usable)
-    planes = []
-    for elements in (under.estimate, total - fits.high, total - fits.low, near.estimate - under.estimate):
-        plane = _missing(len(total))
-        plane[known] = elements[known] / total[known]
-        planes.append(plane)
-    return planes

@@ -8,23 +8,25 @@ put the thresholds of every format, so what a format would lose can be computed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from floatscope._formats import format_named
+from floatscope._formats import format_named, formats
 
 __all__ = [
     "BINS",
     "INFINITY_BITS",
     "Bracket",
+    "Shares",
     "Summary",
     "count_at_or_below",
     "magnitude_of_bits",
     "rescaled_histogram",
+    "shares_in_format",
 ]
 
 BINS = 512
@@ -111,6 +113,48 @@ def rescaled_histogram(hist: Counts, scale: ArrayLike) -> Counts:
     moved = np.zeros_like(hist)
     np.add.at(moved, (np.arange(len(hist))[:, None], target), hist)
     return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of finite non-zero elements: what rounds to zero, lies above the maximum (at least, at most), and lands on one of
+    the three smallest magnitudes of the format, its two lowest octaves. NaN where that is not known."""
+
+    under: Floats
+    over_low: Floats
+    over_high: Floats
+    floor: Floats
+
+
+def shares_in_format(
+    hist: Counts, absmin: ArrayLike, absmax: ArrayLike, scale: ArrayLike, names: Sequence[str]
+) -> Shares:
+    """The shares of each row of ``hist`` (int64 [L, 512]) in the format ``names[row]`` after multiplication by
+    ``scale``.
+
+    ``absmin``, ``absmax`` and ``scale`` broadcast to [L]; 0 and inf where the extremes are not known. Shares are not
+    known without elements, or at a scale that is not positive and finite. ``KeyError`` for an unknown format.
+    """
+    limits = [formats[name] for name in names]
+    factor = np.broadcast_to(np.asarray(scale, dtype=np.float64), hist.shape[:1])
+    usable = np.where((factor > 0) & np.isfinite(factor), factor, np.nan)
+    zero, largest, lowest = (
+        np.array(values) / usable
+        for values in (
+            [f.zero_at_or_below for f in limits],
+            [f.max for f in limits],
+            [3 * f.min_subnormal for f in limits],
+        )
+    )
+    under, fits, near = (count_at_or_below(hist, t, absmin, absmax) for t in (zero, largest, lowest))
+    total = hist.sum(axis=1)
+    of = np.where((total > 0) & ~np.isnan(usable), total, np.nan)
+    return Shares(
+        under=under.estimate / of,
+        over_low=(total - fits.high) / of,
+        over_high=(total - fits.low) / of,
+        floor=(near.estimate - under.estimate) / of,
+    )
 
 
 def _no_elements() -> Counts:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -17,7 +17,7 @@ import floatscope
 from floatscope_server import focus_routes, health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
-from floatscope_server.database import StoreError
+from floatscope_server.database import StoreError, trouble
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
@@ -82,7 +82,8 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(PoolTimeoutError, _busy)
     app.add_exception_handler(StoreError, _cannot_write)
-    app.add_exception_handler(OperationalError, _cannot_write)
+    app.add_exception_handler(DataError, _out_of_range)
+    app.add_exception_handler(DBAPIError, _database)
     return app
 
 
@@ -135,6 +136,14 @@ async def _bad_query(_: Request, error: Exception) -> Response:
     return JSONText(error_body("invalid", str(error), "see /docs for what is allowed"), status_code=422)
 
 
+async def _database(request: Request, error: Exception) -> Response:
+    """The same question can be answered once the database is well again; another one is the server's mistake."""
+    assert isinstance(error, DBAPIError)
+    if trouble(error) is None:
+        raise error
+    return await _cannot_write(request, error)
+
+
 async def _cannot_write(_: Request, error: Exception) -> Response:
-    reason = str(error.orig if isinstance(error, OperationalError) else error)
+    reason = str(error.orig if isinstance(error, DBAPIError) else error)
     return JSONText(error_body("store", reason, "see to the server's disk and its log"), status_code=503)

@@ -16,6 +16,7 @@ __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
+    "DeviceFacts",
     "DumpPart",
     "Gap",
     "HistTile",
@@ -235,10 +236,17 @@ class Tile(SQLModel, table=True):
 
 
 class HistTile(SQLModel, table=True):
-    """Sparse histograms of a block of layers over a stretch of steps; levels above 0 hold their sums."""
+    """Histograms of a block of 64 layers in a stretch of steps, merged over the ranks; ``data`` is ``tiles.hist``.
+
+    Level 0 holds them as they were taken, level k the sums of 8^k steps each. ``n`` columns begin at ``first_step`` to
+    ``last_step``. Tiles of a level do not overlap; ``id`` is never used again, so that it names their content.
+    """
 
     __tablename__ = "hist_tile"
-    __table_args__ = (UniqueConstraint("stream_id", "attempt", "level", "block", "idx"),)
+    __table_args__ = (
+        UniqueConstraint("stream_id", "attempt", "level", "block", "first_step"),
+        {"sqlite_autoincrement": True},
+    )
 
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
     run_id: int = Field(sa_type=BigInteger)
@@ -246,28 +254,50 @@ class HistTile(SQLModel, table=True):
     attempt: int
     level: int = Field(sa_type=SmallInteger)
     block: int
-    idx: int = Field(sa_type=BigInteger)
+    first_step: int = Field(sa_type=BigInteger)
+    last_step: int = Field(sa_type=BigInteger)
+    n: int
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
 class ScalarChunk(SQLModel, table=True):
-    """Consecutive points of a series, lossless. Level 0 holds steps and values; level k one record for every 8^k
-    points: first step, last step, min, max, mean and number. ``idx`` counts the chunks of a level."""
+    """``n`` consecutive entries of a series, lossless; ``data`` is ``tiles.points``.
+
+    Level 0 holds steps and values; level k one record for each stretch of 8^k steps that has points, aligned to
+    multiples of that (device figures: 8^k seconds). Chunks of a level do not overlap; ``id`` is never used again, so
+    that it names their content.
+    """
 
     __tablename__ = "scalar_chunk"
     __table_args__ = (
-        UniqueConstraint("series_id", "level", "idx"),
-        Index("ix_scalar_chunk_span", "series_id", "level", "first_step"),
+        UniqueConstraint("series_id", "level", "first_step"),
+        # Holds all that says which chunks a question needs.
+        Index("ix_scalar_chunk_span", "series_id", "level", "first_step", "last_step", "n"),
+        {"sqlite_autoincrement": True},
     )
 
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
     series_id: int = Field(sa_type=BigInteger)
     level: int = Field(sa_type=SmallInteger)
-    idx: int = Field(sa_type=BigInteger)
     first_step: int = Field(sa_type=BigInteger)
     last_step: int = Field(sa_type=BigInteger)
     n: int
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class DeviceFacts(SQLModel, table=True):
+    """What stays the same of a card that a rank reads; its figures are series of the stream "gpu"."""
+
+    __tablename__ = "device_facts"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    attempt: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    backend: str = Field(primary_key=True)
+    idx: int = Field(primary_key=True)
+    pci: str | None = None
+    name: str | None = None
+    vram_total_bytes: int | None = Field(default=None, sa_type=BigInteger)
 
 
 class RankEvent(SQLModel, table=True):
@@ -315,8 +345,9 @@ class ScalarSeries(SQLModel, table=True):
     """What is known of a scalar without reading it: how many points, where they lie, the extremes.
 
     NULL in ``last``, ``min`` and ``max`` is a NaN. ``ordered``: every step came once and in order, so that the figures
-    are exact. ``stream`` is "scalar" or "gpu"; device figures go by milliseconds since 1970 instead of steps. Points
-    before ``sealed`` are in ``scalar_chunk``, not in ``wal_frame``.
+    are exact. ``stream`` is "scalar" or "gpu"; device figures go by milliseconds since 1970 instead of steps.
+    ``scalar_chunk`` holds points before ``sealed``, ``wal_frame`` later ones and what came late: of a step that is in
+    both, ``wal_frame`` has what stands.
     """
 
     __tablename__ = "scalar_series"

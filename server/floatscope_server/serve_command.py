@@ -67,9 +67,9 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     except ModuleNotFoundError as error:
         return _fail(f'{error.name} is missing; type: pip install "floatscope[server]"')
 
-    app = create_app(settings)
-    server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
     try:
+        app = create_app(settings)
+        server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
         app.state.services.prepare()
     except StoreError as error:
         return _fail(str(error))

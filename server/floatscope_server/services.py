@@ -16,7 +16,6 @@ from floatscope_server.agents import Agents
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.auth import Gatekeeper
-from floatscope_server.database import understood
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.window import TileReader
@@ -55,7 +54,7 @@ class Services:
         """Open the store; ``StoreError`` if that cannot be done. ``start`` does it if nobody has."""
         self.store.start()
         try:
-            with understood(self.settings.database):
+            with self.store.database.understood():
                 self.gatekeeper.start()
         except BaseException:
             self.store.stop()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["DEFAULT_PORT", "Settings"]
 
 DEFAULT_PORT = 6160
 _MIB = 1 << 20
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class Settings:
     data: Path = Path("floatscope-data")
     """Folder of the database; made if it is missing, used by one server at a time."""
 
-    db: str | None = None
-    """Database URL; ``sqlite:///PATH`` only. By default ``floatscope.db`` in ``data``."""
+    db: str | None = field(default=None, repr=False)
+    """Database URL, ``sqlite:///PATH`` or ``postgresql://...``. By default ``floatscope.db`` in ``data``."""
 
     token_file: Path | None = None
     """Lines ``SCOPE TOKEN``, scope being ingest, read or admin. Written with fresh tokens if it is missing."""
@@ -82,10 +83,12 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port {self.port} is no TCP port; choose one from 1 to 65535, or 0 for a free one")
-        if self.db is not None and not self.db.startswith("sqlite:///"):
-            scheme = self.db.partition(":")[0]
+        if self.db is not None and not self.db.startswith("sqlite:///") and not self.postgres:
+            # What stands before the first colon is no password.
+            scheme = self.db.partition(":")[0] if ":" in self.db else ""
             raise ValueError(
-                f"database {scheme!r} is not supported; only sqlite is today: leave --db out, or write sqlite:///PATH"
+                f"database {scheme!r} is not supported: leave --db out, or write sqlite:///PATH or "
+                "postgresql://USER@HOST/DATABASE"
             )
         if self.db == "sqlite:///":
             raise ValueError("the database sqlite:/// names no file: leave --db out, or write sqlite:///PATH")
@@ -128,11 +131,23 @@ class Settings:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
+    def postgres(self) -> bool:
+        """Whether PostgreSQL holds the store."""
+        return self.db is not None and self.db.startswith(_POSTGRES)
+
+    @property
     def database(self) -> Path:
-        """The SQLite file."""
+        """The SQLite file, where it is one."""
+        assert not self.postgres
         if self.db is None:
             return self.data / "floatscope.db"
         return Path(self.db.removeprefix("sqlite:///"))
+
+    @classmethod
+    def of_store(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Only where the store is, from ``FLOATSCOPE_DATA`` and ``_DB``: what reads it needs no more."""
+        names = ("FLOATSCOPE_DATA", "FLOATSCOPE_DB")
+        return cls.from_env({name: environ[name] for name in names if name in environ})
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: object) -> Settings:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import select
+from sqlmodel import Session, select
 
 from floatscope import wire
-from floatscope_server.models import Run
+from floatscope_server.models import Run, ScalarSeries
+from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store import Store
+from floatscope_server.store.together import NORM
 
-__all__ = ["Unpack", "layer", "run_of", "scalars", "summaries", "unpack"]
+__all__ = ["Unpack", "layer", "norm_of_all_ranks", "run_of", "scalars", "summaries", "unpack"]
 
 Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
@@ -99,3 +101,15 @@ def run_of(store: Store, name: str = "run") -> Run:
     """The run as it is stored."""
     with store.read() as session:
         return session.exec(select(Run).where(Run.name == name)).one()
+
+
+def norm_of_all_ranks(session: Session, attempt: int) -> ScalarSeries | None:
+    """What is kept of the norm that all ranks of the first run make together."""
+    return session.exec(
+        select(ScalarSeries).where(
+            ScalarSeries.run_id == 1,
+            ScalarSeries.attempt == attempt,
+            ScalarSeries.rank == ALL_RANKS,
+            ScalarSeries.name == NORM,
+        )
+    ).one_or_none()

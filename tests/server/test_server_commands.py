@@ -48,7 +48,7 @@ def test_what_cannot_be_served_is_one_line_and_2(command: Callable[..., Command]
         ("--data", str(tmp_path / "data"), "--port", "0"): "another floatscope server is using",
         ("--data", str(tmp_path / "file" / "x"), "--port", "0"): "cannot write in the data folder",
         ("--host", "0.0.0.0"): "--token-file",
-        ("--db", "postgresql://a:b@c/d"): "only sqlite",
+        ("--db", "mysql://a:b@c/d"): "'mysql' is not supported",
         ("--port", "99999"): "port 99999",
         ("--webhook-allow", "a/b"): "neither a host name nor a network",
         ("--webhook-allow", " "): "neither a host name nor a network",

@@ -17,7 +17,9 @@ from sqlmodel import SQLModel
 
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
-from floatscope_server.database import Reader, StoreError, head_revision, lock_folder, writer
+from floatscope_server.database import StoreError
+from floatscope_server.engines.schema import head_revision
+from floatscope_server.engines.sqlite import SQLite, lock_folder
 from floatscope_server.models import Meta
 from floatscope_server.offline import read_runs
 from floatscope_server.settings import Settings
@@ -25,33 +27,33 @@ from floatscope_server.store import Store
 
 
 def test_the_migrated_schema_is_that_of_the_models(tmp_path: Path) -> None:
-    with writer(tmp_path / "a.db") as connection:
+    with SQLite(tmp_path / "a.db").writer() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, SQLModel.metadata) == []
 
 
 def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with writer(path) as connection:
+    with SQLite(path).writer() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0999_future'"))
         connection.commit()
-    with pytest.raises(StoreError, match=r"newer floatscope \(schema 0999_future.*upgrade"), writer(path):
+    with pytest.raises(StoreError, match=r"newer floatscope \(schema 0999_future.*upgrade"), SQLite(path).writer():
         pass
-    reader = Reader(path)
+    reader = SQLite(path).reader()
     with pytest.raises(StoreError, match="0999_future"):
-        reader.check(path)
+        reader.check()
     reader.close()
 
 
 def test_opening_again_keeps_the_schema(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     for _ in range(2):
-        with writer(path) as connection:
+        with SQLite(path).writer() as connection:
             assert MigrationContext.configure(connection).get_current_revision() == head_revision()
 
 
 def test_durability_is_what_the_acknowledgement_promises(tmp_path: Path) -> None:
-    with writer(tmp_path / "a.db") as connection:
+    with SQLite(tmp_path / "a.db").writer() as connection:
         pragmas = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous", "page_size", "auto_vacuum", "foreign_keys")
@@ -61,8 +63,8 @@ def test_durability_is_what_the_acknowledgement_promises(tmp_path: Path) -> None
 
 def test_readers_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with writer(path):
-        reader = Reader(path)
+    with SQLite(path).writer():
+        reader = SQLite(path).reader()
         with reader.session() as session, pytest.raises(OperationalError, match="readonly"):
             session.execute(text("DELETE FROM run"))
         reader.close()
@@ -70,8 +72,8 @@ def test_readers_cannot_write(tmp_path: Path) -> None:
 
 def test_a_reader_sees_one_snapshot_while_the_writer_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with writer(path) as connection:
-        reader = Reader(path)
+    with SQLite(path).writer() as connection:
+        reader = SQLite(path).reader()
         with reader.session() as session:
             count = text("SELECT count(*) FROM meta")
             assert session.execute(count).scalar() == 0
@@ -101,16 +103,16 @@ def test_a_folder_that_cannot_be_made_is_a_clear_message(tmp_path: Path) -> None
 def test_a_file_that_is_no_database_is_a_clear_message(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(StoreError, match="file is not a database"), writer(path):
+    with pytest.raises(StoreError, match="file is not a database"), SQLite(path).writer():
         pass
 
 
 def test_names_with_odd_characters_are_paths_not_options(tmp_path: Path) -> None:
     folder = tmp_path / "a?mode=memory#x%41"
     folder.mkdir()
-    with writer(folder / "a.db"):
+    with SQLite(folder / "a.db").writer():
         assert (folder / "a.db").is_file()
-    Reader(folder / "a.db").close()
+    SQLite(folder / "a.db").reader().close()
 
 
 def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
@@ -119,7 +121,7 @@ def test_the_linked_sqlite_keeps_what_we_rely_on() -> None:
 
 
 def _made(path: Path) -> Path:
-    with writer(path):
+    with SQLite(path).writer():
         pass
     return path
 
@@ -129,7 +131,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("CREATE TABLE run (id INT)")
         raw.commit()
-    with pytest.raises(StoreError, match="another program's"), writer(path):
+    with pytest.raises(StoreError, match="another program's"), SQLite(path).writer():
         pass
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("run",)]
@@ -141,7 +143,7 @@ def test_a_database_that_lacks_a_table_is_a_clear_message(tmp_path: Path, table:
     with closing(sqlite3.connect(path)) as raw:
         raw.execute(f"DROP TABLE {table}")
         raw.commit()
-    with pytest.raises(StoreError, match=f"lacks the table '{table}'"), writer(path):
+    with pytest.raises(StoreError, match=f"lacks the table '{table}'"), SQLite(path).writer():
         pass
 
 
@@ -154,7 +156,7 @@ def test_a_damaged_database_is_one_line(tmp_path: Path, start: int) -> None:
     with pytest.raises(StoreError, match=r"cannot (use|open) the database|lacks the table"):
         Store(Settings(data=tmp_path)).start()
     with pytest.raises(StoreError):
-        read_runs(tmp_path)
+        read_runs(Settings(data=tmp_path))
 
 
 def test_a_quiet_server_brings_its_wal_into_the_file(

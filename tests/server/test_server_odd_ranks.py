@@ -16,11 +16,11 @@ from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.ingest import _MOST_WAITING, _Outgoing
 from floatscope_server.merge import merge_ranks
-from floatscope_server.models import LayerRow, ScalarSeries, StepEvent
-from floatscope_server.observation import ALL_RANKS
+from floatscope_server.models import LayerRow, StepEvent
 from floatscope_server.query import dumps
 from floatscope_server.store import together
-from floatscope_server.store.together import NORM, SHARE, Together
+from floatscope_server.store.together import SHARE, Together
+from tests.server.bodies import norm_of_all_ranks
 
 if TYPE_CHECKING:
     from floatscope_server.store import Store
@@ -40,7 +40,7 @@ def share(make: Make, pen: Pen, step: int, value: float) -> None:
 
 def norms(store: Store, attempt: int) -> tuple[int, float | None] | None:
     with store.read() as session:
-        series = session.get(ScalarSeries, (1, attempt, ALL_RANKS, NORM))
+        series = norm_of_all_ranks(session, attempt)
         return None if series is None else (series.n, series.last)
 
 

@@ -19,13 +19,14 @@ from floatscope_server.frame import Frame
 from floatscope_server.jsontext import is_missing, values_of
 from floatscope_server.query.fields import METRICS, MISSING
 from floatscope_server.query.frames import FrameCache
-from floatscope_server.query.heatmap import HeatMap, heat_map
+from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import raw_series, scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.skipped import skipped_steps
+from floatscope_server.query.window import TileReader
 from floatscope_server.rules.limits import Limits, judge
 from floatscope_server.rules.tensors import Block, LayerTable
 from floatscope_server.store import Store
@@ -35,20 +36,10 @@ if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, MakePen, Running
 
 
-def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - options of heat_map
-    given: dict[str, Any] = {
-        "kind": "grad",
-        "metric": "absmax",
-        "chosen": "auto",
-        "first": None,
-        "last": None,
-        "columns": 600,
-        "rows": None,
-        "names": None,
-        **options,
-    }
+def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - fields of HeatQuestion
+    asked = HeatQuestion(**{"metric": "absmax", **options})
     with store.read() as session:
-        return heat_map(session, FrameCache(1 << 20), run_named(session, name), **given)
+        return heat_map(session, TileReader(1 << 20), run_named(session, name), asked)
 
 
 def test_missing_is_kept_apart_from_nan(unpack: Unpack) -> None:
@@ -215,7 +206,6 @@ def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make,
 
 def test_many_layers_get_fewer_columns(store: Store, pen: MakePen, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floatscope_server.query.heatmap._MOST_CELLS", 1000)
-    monkeypatch.setattr("floatscope_server.query.heatmap._WINDOW_CELLS", 700)
     one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
     data = np.random.default_rng(4).lognormal(size=(50, 100)).astype(np.float32)
     for first in range(0, 50, 10):
@@ -307,7 +297,7 @@ def test_coverage_is_what_the_agent_said_last(store: Store, pen: MakePen) -> Non
 
     def covered() -> Any:  # noqa: ANN401 - JSON
         with store.read() as session:
-            return show(session, run_named(session, "run"))["coverage"]
+            return show(session, TileReader(1 << 20), run_named(session, "run"))["coverage"]
 
     assert (covered()["trainable"], covered()["reasons"]) == (None, {})
     for step, observed in ((0, 1), (100, 2)):
@@ -339,7 +329,7 @@ def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make) -> N
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[3.0, 9.0, 1.0, 7.0, 2.0]]),)))
     assert [layer.name for layer in _heat(store).layers] == ["l4", "l3", "l2", "l1", "l0"]
     assert [layer.name for layer in _heat(store, rows=2).layers] == ["l3", "l1"]
-    assert [layer.name for layer in _heat(store, names=["l0", "3"]).layers] == ["l3", "l0"]
+    assert [layer.name for layer in _heat(store, names=("l0", "3")).layers] == ["l3", "l0"]
 
 
 @pytest.mark.parametrize("bad", [{"kind": "x"}, {"metric": "x"}, {"chosen": "fp7"}])
@@ -426,7 +416,7 @@ def test_many_skipped_steps_are_looked_up_at_both_ends(store: Store, pen: MakePe
     with store.read() as session:
         run_id = run_named(session, "run").id
         assert run_id is not None
-        found = skipped_steps(session, run_id)
+        found = skipped_steps(session, TileReader(1 << 20), run_id)
     assert [entry["step"] for entry in found] == list(range(0, 2 * steps, 2))
     assert [entry["layer"] for entry in found] == ["b"] * 200 + [None] * 600 + ["b"] * 200
 
@@ -454,7 +444,7 @@ def test_the_layer_of_a_skipped_step_is_where_it_broke_first(
         parts.append(make.summaries(kind, 10, np.ones((3, 3)), nans=nans))
     one.deliver(wire.Body(summaries=tuple(parts), events=(wire.Event(step=11, kind="skipped"),)))
     with store.read() as session:
-        shown = show(session, run_named(session, "run"))
+        shown = show(session, TileReader(1 << 20), run_named(session, "run"))
     assert shown["skipped_steps"] == [{"step": 11, "layer": culprit, "rank": 0}]
 
 

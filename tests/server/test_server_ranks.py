@@ -12,9 +12,9 @@ from sqlmodel import col, select
 from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.merge import merge_ranks
-from floatscope_server.models import LayerRow, ScalarSeries, StepEvent
-from floatscope_server.observation import ALL_RANKS
+from floatscope_server.models import LayerRow, StepEvent
 from floatscope_server.store.together import FRAMEWORK_NORM, NORM, SHARE
+from tests.server.bodies import norm_of_all_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_the_norm_is_finished_once_by_the_last_rank(
     share(0, 0, 4.0, 1.0, 1.0)
     share(2, 0, 9.0, np.nan)
     with store.read() as session:
-        assert session.get(ScalarSeries, (1, 1, ALL_RANKS, NORM)) is None
+        assert norm_of_all_ranks(session, 1) is None
     store.stop()
     # What waits for its last rank outlives the server.
     again = open_store()
@@ -113,7 +113,7 @@ def test_the_norm_is_finished_once_by_the_last_rank(
         one.hello()
     share(1, 0, 12.0, 1.0)
     with again.read() as session:
-        series = session.get(ScalarSeries, (1, 1, ALL_RANKS, NORM))
+        series = norm_of_all_ranks(session, 1)
         assert series is not None
         assert (series.n, series.first_step, series.last_step, series.ordered) == (2, 0, 1, True)
         assert series.max == 5.0

@@ -29,10 +29,13 @@ def test_loopback_addresses_need_none(host: str) -> None:
     assert Settings(host=host).loopback
 
 
-def test_only_sqlite_and_the_password_is_not_repeated() -> None:
-    with pytest.raises(ValueError, match="only sqlite") as caught:
-        Settings(db="postgresql://me:secret@host/db")
+def test_a_database_is_named_and_its_password_is_not_repeated() -> None:
+    with pytest.raises(ValueError, match="'mysql' is not supported") as caught:
+        Settings(db="mysql://me:secret@host/db")
     assert "secret" not in str(caught.value)
+    settings = Settings(db="postgresql://me:secret@host/db")
+    assert settings.postgres
+    assert "secret" not in repr(settings)
     assert Settings(db="sqlite:////var/x.db").database == Path("/var/x.db")
 
 

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import or_
-from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.book import Book, Transition
@@ -27,7 +26,7 @@ from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
 from floatscope_server.alerts.views import alerts_of
-from floatscope_server.database import StoreError
+from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Writer
 from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters, RunWindow
@@ -405,9 +404,10 @@ class AlertEngine:
             return
         try:
             self._write(work)
-        except (OperationalError, StoreError):
-            raise
-        except Exception:  # noqa: BLE001 - one of them is at fault: each is tried by itself
+        except Exception as error:
+            if isinstance(error, StoreError) or trouble(error) is not None:
+                raise
+            # One of them is at fault: each is tried by itself.
             for key, item in work.items():
                 self._alone(key, partial(self._write, {key: item}))
 

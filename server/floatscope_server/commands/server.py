@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1); others need --token-file")
     parser.add_argument("--port", type=int, help=f"TCP port ({DEFAULT_PORT}); 0 chooses a free one")
     parser.add_argument("--data", metavar="DIR", help="folder of the database (./floatscope-data)")
-    parser.add_argument("--db", metavar="URL", help="database URL, sqlite:///PATH")
+    parser.add_argument("--db", metavar="URL", help="database URL, sqlite:///PATH or postgresql://...")
     parser.add_argument(
         "--token-file",
         metavar="FILE",

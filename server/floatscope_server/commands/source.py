@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
-from floatscope_server.settings import DEFAULT_PORT
+from floatscope_server.settings import DEFAULT_PORT, Settings
 
 __all__ = ["answer", "configure"]
 
@@ -41,10 +41,7 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
     """Print the run ``name``, or the list of runs; exit status 0, or 2 if there is no answer."""
     server = args.server or (None if args.data else os.environ.get("FLOATSCOPE_SERVER"))
     try:
-        if server:
-            content = _from_server(server, name)
-        else:
-            content = _from_folder(Path(args.data or os.environ.get("FLOATSCOPE_DATA", "floatscope-data")), name)
+        content = _from_server(server, name) if server else _from_folder(args.data, name)
     except _UnansweredError as error:
         print(_line(f"floatscope: {error}"), file=sys.stderr)
         return 2
@@ -100,7 +97,12 @@ def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
         raise _UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
 
 
-def _from_folder(folder: Path, name: str | None) -> Any:  # noqa: ANN401 - JSON
+def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
+    try:
+        # A folder that is named is meant, whatever the environment says of a database.
+        settings = Settings(data=Path(folder)) if folder else Settings.of_store()
+    except ValueError as error:
+        raise _UnansweredError(str(error)) from error
     try:
         from floatscope_server.offline import read_run, read_runs
     except ModuleNotFoundError as error:
@@ -109,12 +111,12 @@ def _from_folder(folder: Path, name: str | None) -> Any:  # noqa: ANN401 - JSON
     from floatscope_server.query.line import UnknownRunError
 
     try:
-        return read_runs(folder) if name is None else read_run(folder, name)
+        return read_runs(settings) if name is None else read_run(settings, name)
     except StoreError as error:
         raise _UnansweredError(str(error)) from error
     except UnknownRunError:
         assert name is not None
-        raise _unknown(name, [run["name"] for run in read_runs(folder)]) from None
+        raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None
 
 
 def _line(text: str) -> str:

@@ -54,7 +54,14 @@ def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
             func.min(DumpPart.created_at),
         )
         .where(col(DumpPart.run_id) == run.id)
-        .group_by(col(DumpPart.dump), col(DumpPart.writer))
+        .group_by(
+            col(DumpPart.dump),
+            col(DumpPart.writer),
+            col(DumpPart.rank),
+            col(DumpPart.kind),
+            col(DumpPart.alert_id),
+            col(DumpPart.step),
+        )
         .order_by(func.min(DumpPart.created_at), col(DumpPart.dump), col(DumpPart.rank))
     )
     dumps: dict[str, dict[str, Any]] = {}

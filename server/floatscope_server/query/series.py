@@ -187,15 +187,14 @@ def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[s
     if stream is None:
         return []
     # Each rank by its own newest reading, which is the one that came last: a clock that is ahead must hide neither
-    # other ranks nor what its own rank sends once it is right. (SQLite takes first and n from the row of the maximum.)
+    # other ranks nor what its own rank sends once it is right.
+    last = select_columns(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == stream).group_by(col(WalFrame.rank))
     newest = session.execute(
-        select_columns(col(WalFrame.rank), col(WalFrame.first), col(WalFrame.n), func.max(WalFrame.id))
-        .where(col(WalFrame.stream_id) == stream)
-        .group_by(col(WalFrame.rank))
+        select_columns(col(WalFrame.rank), col(WalFrame.first), col(WalFrame.n)).where(col(WalFrame.id).in_(last))
     ).all()
     samples: list[dict[str, object]] = []
     for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()).all():
-        for rank, first, n, _ in newest:
+        for rank, first, n in newest:
             end = first + n
             stretch = Stretch(attempt=attempt, first=int(end - 1 - seconds), last=end)
             for stored in stored_frames(session, stream, stretch, DEVICES.decode, rank=rank):

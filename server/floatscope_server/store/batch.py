@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 from sqlalchemy import Connection, insert, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import utc
+from floatscope_server.database import upsert, utc
 from floatscope_server.jsontext import plain
 from floatscope_server.models import (
     CONTINUED,
@@ -350,7 +349,9 @@ class Batch:
             run.streams[name] = stream.id
         stream_id = run.streams[name]
         if (stream_id, attempt) not in run.opened:
-            statement = upsert(StreamState).values(stream_id=stream_id, attempt=attempt, sealed=0, epoch=0)
+            statement = upsert(self._connection, StreamState).values(
+                stream_id=stream_id, attempt=attempt, sealed=0, epoch=0
+            )
             self._connection.execute(statement.on_conflict_do_nothing())
             run.opened.add((stream_id, attempt))
         return stream_id
@@ -375,7 +376,7 @@ class Batch:
         changed = [(key, series) for key, series in run.series.items() if series.changed]
         if not changed:
             return
-        statement = upsert(ScalarSeries)
+        statement = upsert(self._connection, ScalarSeries)
         renewed = ("n", "first_step", "last_step", "last", "min", "max", "ordered")
         self._connection.execute(
             statement.on_conflict_do_update(

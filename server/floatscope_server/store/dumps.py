@@ -7,10 +7,9 @@ import zlib
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from floatscope import wire
-from floatscope_server.database import utc
+from floatscope_server.database import upsert, utc
 from floatscope_server.models import DumpPart
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter
@@ -68,7 +67,7 @@ def store_dump(
         "data": msgspec.msgpack.encode(bodies),
     }
     # What has come already stands: an agent that never got its answer sends it again.
-    connection.execute(upsert(DumpPart).on_conflict_do_nothing(), [row])
+    connection.execute(upsert(connection, DumpPart).on_conflict_do_nothing(), [row])
     return reasons
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from floatscope import wire
+from floatscope_server.database import upsert
 from floatscope_server.models import LayerRow
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, operands_json
@@ -48,7 +48,7 @@ def named_apart(
 
 def upsert_layers(connection: Connection, run: KnownRun, layers: Sequence[wire.Layer]) -> None:
     """Write ``layers``, which have the run's numbers."""
-    statement = upsert(LayerRow)
+    statement = upsert(connection, LayerRow)
     renewed = ("module_type", "parameters", "order_no", "operands")
     connection.execute(
         statement.on_conflict_do_update(

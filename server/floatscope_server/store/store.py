@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
 import threading
 import time
 import uuid
@@ -17,11 +15,11 @@ from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import Reader, StoreError, checkpoint, lock_folder, understood, utc, writer
+from floatscope_server.database import Reader, StoreError, Trouble, database_of, trouble, utc
 from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
@@ -39,6 +37,8 @@ _T = TypeVar("_T")
 
 _TICK_S = 1.0
 _CHECKPOINT_S = 30.0
+"""SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
+
 _RETRY_AFTER_S = 5.0
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
@@ -82,6 +82,7 @@ class Store:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
+        self.database = database_of(settings)
         self.observers: list[Callable[[Observation], None]] = []
         self.run_observers: list[Callable[[str], None]] = []
         self.layer_observers: list[Callable[[str], None]] = []
@@ -93,7 +94,6 @@ class Store:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._ledger = Ledger()
-        self._lock = -1
         self._reader: Reader | None = None
         self._started_at = 0.0
         self._failing = False
@@ -103,7 +103,6 @@ class Store:
 
     def start(self) -> None:
         """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
-        self._lock = lock_folder(self.settings.database.parent)
         opened: Future[None] = Future()
         self._stopping = False
         self._thread = threading.Thread(target=self._main, args=(opened,), name="floatscope-store", daemon=True)
@@ -113,9 +112,8 @@ class Store:
         except BaseException:
             self._thread.join()
             self._thread = None
-            os.close(self._lock)
             raise
-        self._reader = Reader(self.settings.database)
+        self._reader = self.database.reader()
 
     def stop(self) -> None:
         """Commit what was handed in, then close."""
@@ -128,7 +126,6 @@ class Store:
         self._thread = None
         if self._reader is not None:
             self._reader.close()
-        os.close(self._lock)
 
     # What ingest asks.
 
@@ -187,8 +184,8 @@ class Store:
 
     def _main(self, opened: Future[None]) -> None:
         try:
-            with writer(self.settings.database) as connection:
-                with understood(self.settings.database):
+            with self.database.writer() as connection:
+                with self.database.understood():
                     self._load_meta(connection)
                 opened.set_result(None)
                 self._loop(connection)
@@ -241,7 +238,7 @@ class Store:
                     self._probe(connection)
                 if ticked - checkpointed >= _CHECKPOINT_S:
                     checkpointed = ticked
-                    self._checkpoint(connection)
+                    self.database.checkpoint(connection)
             if isinstance(first, _Job):
                 with self._wake:
                     self._queue.popleft()
@@ -281,16 +278,9 @@ class Store:
             with connection.begin(), Session(connection) as session:
                 session.merge(Meta(key="probe", value=self.now().isoformat()))
                 session.commit()
-        except DatabaseError:
+        except DBAPIError:
             return
         self._failing = False
-
-    def _checkpoint(self, connection: Connection) -> None:
-        """SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
-        try:
-            checkpoint(connection)
-        except sqlite3.DatabaseError as error:
-            _log.warning("the WAL could not be brought into the database: %s", error)
 
     def _tick(self, connection: Connection) -> None:
         try:
@@ -340,9 +330,10 @@ class Store:
             # What the ledger learned in this transaction was never stored.
             self._ledger.clear()
             self.counters.failed_commits += 1
-            self._failing = isinstance(error, OperationalError)
-            if isinstance(error, OperationalError):
-                self._postpone_all(messages, error)
+            found = trouble(error)
+            self._failing = found is not None
+            if found is not None:
+                self._postpone_all(messages, found, error)
             elif len(messages) > 1:
                 for item in messages:
                     self._commit(connection, [item])
@@ -391,11 +382,12 @@ class Store:
                 )
         batch.replies.append((item.answer, answer))
 
-    def _postpone_all(self, messages: list[_Incoming], error: OperationalError) -> None:
+    def _postpone_all(self, messages: list[_Incoming], found: Trouble, error: Exception) -> None:
         """Nothing of this transaction is stored."""
-        full = getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        full = found is Trouble.FULL
         code = "storage_full" if full else "storage_error"
-        text = "the server's disk is full" if full else f"the server cannot write: {error.orig}"
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        text = "the server's disk is full" if full else f"the server cannot write: {reason}"
         _log.error("%s; agents keep their data and try again", text)
         for item in messages:
             self._postpone(item, code, text)
@@ -444,8 +436,8 @@ class Store:
         except Exception as error:  # noqa: BLE001 - logged, and the agent is told to keep the batch
             self._ledger.clear()
             self._failing = True
-            if isinstance(error, OperationalError):
-                self._postpone_all([item], error)
+            if (found := trouble(error)) is not None:
+                self._postpone_all([item], found, error)
             else:
                 _log.exception("that a message could not be stored could not be stored either")
                 self._postpone(item, "internal", "the server failed on this batch")

@@ -34,10 +34,13 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("level", sa.SmallInteger(), nullable=False),
         sa.Column("block", sa.Integer(), nullable=False),
-        sa.Column("idx", sa.BigInteger(), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("last_step", sa.BigInteger(), nullable=False),
+        sa.Column("n", sa.Integer(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("stream_id", "attempt", "level", "block", "idx"),
+        sa.UniqueConstraint("stream_id", "attempt", "level", "block", "first_step"),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "meta",
@@ -83,15 +86,17 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("series_id", sa.BigInteger(), nullable=False),
         sa.Column("level", sa.SmallInteger(), nullable=False),
-        sa.Column("idx", sa.BigInteger(), nullable=False),
         sa.Column("first_step", sa.BigInteger(), nullable=False),
         sa.Column("last_step", sa.BigInteger(), nullable=False),
         sa.Column("n", sa.Integer(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("series_id", "level", "idx"),
+        sa.UniqueConstraint("series_id", "level", "first_step"),
+        sqlite_autoincrement=True,
     )
-    op.create_index("ix_scalar_chunk_span", "scalar_chunk", ["series_id", "level", "first_step"], unique=False)
+    op.create_index(
+        "ix_scalar_chunk_span", "scalar_chunk", ["series_id", "level", "first_step", "last_step", "n"], unique=False
+    )
     op.create_table(
         "session",
         sa.Column("hash", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -263,6 +268,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("writer"),
     )
     op.create_index(op.f("ix_evaluated_run_id"), "evaluated", ["run_id"], unique=False)
+    op.create_table(
+        "device_facts",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("backend", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("idx", sa.Integer(), nullable=False),
+        sa.Column("pci", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("vram_total_bytes", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "backend", "idx"),
+    )
     op.create_table(
         "gap",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -491,6 +512,7 @@ def downgrade() -> None:
 
     op.drop_table("delivery")
     op.drop_table("attempt")
+    op.drop_table("device_facts")
     with op.batch_alter_table("alert", schema=None) as batch_op:
         batch_op.drop_index(
             "uq_alert_open",
