@@ -40,7 +40,7 @@ class Truth:
             column = column[np.isfinite(column)]
         if not len(column):
             return float("nan")
-            return float(column.mean() if agg == Agg.MEAN else column.max() if agg == Agg.MAX else column.min())
+        return float(column.mean() if agg == Agg.MEAN else column.max() if agg == Agg.MAX else column.min())
 
 
 def _data(rng: np.random.Generator, steps: int, layers: int) -> dict[str, Any]:
