@@ -15,7 +15,10 @@ from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEven
 from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.store.ledger import layer_of
 
-__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "replay"]
+__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "WARM_UP_STEPS", "replay"]
+
+WARM_UP_STEPS = 300
+"""Steps that the rules want again before those they have yet to judge; the newest so many are not sealed."""
 
 SUMMARIES = msgspec.msgpack.Decoder(wire.Summaries)
 HISTOGRAMS = msgspec.msgpack.Decoder(wire.Histograms)

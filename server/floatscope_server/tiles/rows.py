@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from floatscope_server.tiles.codec import MISSING, MISSING64, Flag, decode, encode, is_missing
+from floatscope_server.tiles.codec import MISSING, MISSING64, Flag, TileError, decode, encode, is_missing
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.planes import Plane, Planes, same_bits
 from floatscope_server.tiles.statistics import POOLED, RAW, Agg, Stat
 
-__all__ = ["TileRow", "beside", "decoded", "encoded"]
+__all__ = ["TileRow", "beside", "decoded", "encoded", "grown", "spliced"]
+
+_log = logging.getLogger(__name__)
 
 
 class TileRow(NamedTuple):
@@ -28,8 +32,10 @@ def encoded(planes: Planes, geometry: Geometry, *, level: int, first_layer: int,
     """The rows of ``planes``: at level 0 those of ``raw_planes``, above it those of ``pool``."""
     rows: list[TileRow] = []
     for (stat, agg), plane in planes.items():
-        if level and agg in (Agg.MIN, Agg.MEAN) and same_bits(plane, planes[stat, Agg.MAX]):
-            continue
+        if level and agg in (Agg.MIN, Agg.MEAN):
+            top = planes.get((stat, Agg.MAX))
+            if top is None or same_bits(plane, top):
+                continue
         kept = RAW.get(stat) if level == 0 else POOLED.get(stat)
         exact = agg in (Agg.RANK, Agg.WEIGHT) or (POOLED[stat] if kept is None else kept).exact
         bits = 23 if exact else geometry.keep_bits if level == 0 else geometry.keep_bits_pooled
@@ -40,14 +46,17 @@ def encoded(planes: Planes, geometry: Geometry, *, level: int, first_layer: int,
     return rows
 
 
-def decoded(rows: Iterable[TileRow], *, level: int, layers: int, columns: int) -> Planes:
-    """All planes of what ``encoded`` made ``rows`` of, with missing rows up to ``layers``. ``TileError`` for a damaged
-    one."""
+def decoded(rows: Iterable[TileRow], *, level: int) -> Planes:
+    """All planes of what ``encoded`` made ``rows`` of. A damaged row is missing throughout, and the log says so."""
     planes: Planes = {}
     flags: dict[Stat, Flag] = {}
     for row in rows:
         stat, agg = Stat(row.stat), Agg(row.agg)
-        planes[stat, agg] = _grown(decode(row.data).values, layers)
+        try:
+            planes[stat, agg] = decode(row.data).values
+        except TileError as error:
+            _log.error("a tile of %s (%s) cannot be read: %s", stat.name, agg.name, error)
+            continue
         if agg == Agg.MAX:
             flags[stat] = Flag(row.flags)
     for stat, flag in flags.items() if level else ():
@@ -58,7 +67,7 @@ def decoded(rows: Iterable[TileRow], *, level: int, layers: int, columns: int) -
             if apart not in flag:
                 planes[stat, agg] = top
             elif (stat, agg) not in planes:
-                planes[stat, agg] = np.full((layers, columns), _missing(top), top.dtype)
+                planes[stat, agg] = np.full(top.shape, _missing(top), top.dtype)
     return planes
 
 
@@ -74,6 +83,29 @@ def beside(parts: Sequence[Planes], widths: Sequence[int], layers: int) -> Plane
     return whole
 
 
+def spliced(
+    held: Planes, piece: Planes, first: int, columns: npt.NDArray[np.bool_], *, layers: int, width: int
+) -> Planes:
+    """``held`` (pooled, of ``width`` columns) with those ``columns`` of ``piece`` in their place from ``first``
+    on."""
+    whole: Planes = {}
+    where = first + np.flatnonzero(columns)
+    for key in {**held, **piece}:
+        base = _or_default(held, key, width, layers)
+        given = _or_default(piece, key, len(columns), layers)
+        if np.float64 in (base.dtype, given.dtype):
+            base, given = _wide(base), _wide(given)
+        base = base.copy()
+        base[:, where] = given[:, columns]
+        whole[key] = base
+    steps = whole.get((Stat.STEPS, Agg.MAX))
+    return {
+        key: plane
+        for key, plane in whole.items()
+        if key[1] != Agg.WEIGHT or steps is None or not same_bits(plane, steps)
+    }
+
+
 def _or_default(part: Planes, key: tuple[Stat, Agg], width: int, layers: int) -> Plane:
     stat, agg = key
     plane = part.get(key)
@@ -81,7 +113,7 @@ def _or_default(part: Planes, key: tuple[Stat, Agg], width: int, layers: int) ->
         plane = part.get((Stat.STEPS, Agg.MAX))
     if plane is None:
         return np.full((layers, width), MISSING, np.float32)
-    return _grown(plane, layers)
+    return grown(plane, layers)
 
 
 def _apart(planes: Planes, level: int, stat: Stat, agg: Agg) -> Flag:
@@ -101,7 +133,8 @@ def _apart(planes: Planes, level: int, stat: Stat, agg: Agg) -> Flag:
     return flags
 
 
-def _grown(plane: Plane, layers: int) -> Plane:
+def grown(plane: Plane, layers: int) -> Plane:
+    """``plane`` with missing layers up to ``layers``."""
     if len(plane) >= layers:
         return plane
     return np.concatenate((plane, np.full((layers - len(plane), plane.shape[1]), _missing(plane), plane.dtype)))
