@@ -204,11 +204,18 @@ class Sealed:
         span = self.geometry.span(level)
         table = _TILE if level else _RAW
         part = self.geometry.part_columns * self.geometry.cell(level)
-        ranges = [(0, span, segment.first // span, (segment.end - 1) // span)]
+        # Beyond these there may be rows of what is being sealed.
+        full, parts = self.sealed // span, self.sealed // part if level else 0
+        ranges = [(0, span, segment.first // span, min((segment.end - 1) // span, full - 1))]
         if level:
-            ranges.append((1, part, segment.first // part, (segment.end - 1) // part))
+            per_tile = span // part
+            ranges.append(
+                (1, part, max(segment.first // part, full * per_tile), min((segment.end - 1) // part, parts - 1))
+            )
         queries = []
         for number, steps, low, high in ranges:
+            if low > high:
+                continue
             query = select(
                 table.c.id,
                 table.c.stat,
@@ -229,6 +236,8 @@ class Sealed:
             if level:
                 query = query.where(table.c.level == level, table.c.part == number)
             queries.append(query)
+        if not queries:
+            return {}
         rows = self.session.execute(queries[0] if len(queries) == 1 else union_all(*queries))
         found: _Pieces = {}
         for row_id, stat, agg, block, first, steps, flags in rows:
