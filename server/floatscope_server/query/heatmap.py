@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, select
+from sqlmodel import Session, func, select
 
 from floatscope import wire
-from floatscope._formats import formats
 from floatscope_server.jsontext import values_of
 from floatscope_server.models import LayerRow, Run
-from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import AGGREGATES, METRICS, Metric
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import BadQueryError, line_of, span_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.ranks import Reach, reach_of
 from floatscope_server.query.window import TileReader, source_of
-from floatscope_server.store.ledger import layer_of
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["HeatMap", "HeatQuestion", "heat_map", "in_execution_order", "layer_formats", "log2_limits", "run_layers"]
+__all__ = ["HeatMap", "HeatQuestion", "heat_map", "most_columns"]
 
 _STEPS = Stat.STEPS, Agg.MAX
 
@@ -46,7 +43,7 @@ class HeatMap:
     cell: int
     columns: npt.NDArray[np.int64]
     layers: Sequence[wire.Layer]
-    formats: Mapping[int, str | None]
+    rows: Sequence[Mapping[str, object]]
     values: npt.NDArray[np.float32]
     resolution: int
     damaged: int
@@ -68,64 +65,13 @@ class HeatMap:
             "resolution": self.resolution,
             "damaged": self.damaged,
             "columns": self.columns.tolist(),
-            "layers": [
-                {
-                    "index": layer.index,
-                    "name": layer.name,
-                    "format": self.formats[layer.index],
-                    "scaling": None if (operand := operand_of(layer, self.kind)) is None else operand.scaling,
-                    "order": layer.order,
-                }
-                for layer in self.layers
-            ],
+            "layers": self.rows,
             **self.reach.meta(),
         }
 
     def content(self) -> dict[str, object]:
         """All of it for JSON."""
         return {**self.meta(), "values": values_of(self.values)}
-
-
-def run_layers(session: Session, run_id: int) -> dict[int, wire.Layer]:
-    """The layers of a run by index."""
-    return {row.idx: layer_of(row) for row in session.exec(select(LayerRow).where(LayerRow.run_id == run_id))}
-
-
-def in_execution_order(layers: Mapping[int, wire.Layer]) -> list[wire.Layer]:
-    """Layers by their place in the forward pass; those without one come last."""
-    return sorted(layers.values(), key=lambda layer: (layer.order < 0, layer.order, layer.index))
-
-
-def layer_formats(layers: Sequence[wire.Layer], kind: str, chosen: str, how: Metric) -> dict[int, str | None]:
-    """The format that each layer is measured against: the one it meets for ``kind``, or the ``chosen`` one.
-
-    ``BadQueryError`` if ``chosen`` is neither "auto" nor a format.
-    """
-    if chosen != "auto" and chosen not in formats:
-        raise BadQueryError(f"unknown format {chosen[:40]!r}; known are auto, {', '.join(formats)}")
-    found: dict[int, str | None] = {}
-    for layer in layers:
-        operand = operand_of(layer, kind)
-        met = None if operand is None else operand.format
-        if chosen == "auto":
-            found[layer.index] = met
-        else:
-            # Shares were counted while training, in the format of that moment: another one needs the histograms.
-            found[layer.index] = chosen if not how.executed or met == chosen else None
-    return found
-
-
-def log2_limits(layers: Sequence[wire.Layer], kind: str, chosen: str, how: Metric) -> npt.NDArray[np.float64]:
-    """log2 of the largest number of each layer's format, by layer index; NaN where there is nothing to measure
-    against: no format, or for headroom an operand that fills its own format by construction."""
-    limits = np.full(max((layer.index for layer in layers), default=-1) + 1, np.nan)
-    found = layer_formats(layers, kind, chosen, how)
-    for layer in layers:
-        name, operand = found[layer.index], operand_of(layer, kind)
-        full = operand is not None and operand.format == name and not has_headroom(operand)
-        if name is not None and not (full and not how.executed):
-            limits[layer.index] = math.log2(formats[name].max)
-    return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +103,12 @@ class HeatQuestion:
                 raise BadQueryError(f"unknown {what} {word[:40]!r}; known are {', '.join(known)}")
 
 
+def most_columns(session: Session, run: Run) -> int:
+    """How many columns an answer over all layers of ``run`` may have."""
+    layers = session.exec(select(func.count()).where(LayerRow.run_id == run.id)).one()
+    return max(1, _MOST_CELLS // max(1, layers))
+
+
 def heat_map(
     session: Session, reader: TileReader, run: Run, asked: HeatQuestion, *, cell: int | None = None
 ) -> HeatMap:
@@ -168,11 +120,10 @@ def heat_map(
     assert run.id is not None
     how = METRICS[asked.metric]
     table = run_layers(session, run.id)
-    listed = list(table.values())
-    formats_of = layer_formats(listed, asked.kind, asked.chosen, how)
-    limits = log2_limits(listed, asked.kind, asked.chosen, how)
+    limits = table.limits(asked.kind, asked.chosen, how)
+    rows = table.rows(asked.kind, asked.chosen, how)
     names = None if asked.names is None else set(asked.names)
-    shown = [layer for layer in in_execution_order(table) if names is None or names & {layer.name, str(layer.index)}]
+    shown = [layer for layer in table.ordered if names is None or names & {layer.name, str(layer.index)}]
     line = line_of(session, run.id, asked.attempt)
     source = source_of(session, run.id, f"layer/{asked.kind}")
     span = span_of(line, asked.first, asked.last)
@@ -209,7 +160,7 @@ def heat_map(
         cell=cell,
         columns=starts,
         layers=shown,
-        formats=formats_of,
+        rows=[rows[layer.index] for layer in shown],
         values=values,
         resolution=resolution,
         damaged=damaged,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.query.answers import Tagged, window_tag
 from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
@@ -19,18 +20,20 @@ from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
 from floatscope_server.store.parts import MAX_STEP
 
-__all__ = ["router"]
+__all__ = ["BLOCK", "Accept", "FromStep", "Known", "ToStep", "router", "split"]
 
 router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONText)
 
 FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, description="First step.")]
 ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
 Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
+Known = Annotated[str, Header(alias="if-none-match", description="ETags of answers that the caller has.")]
 
-_BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
+BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
 
 
-def _split(text: str | None) -> tuple[str, ...] | None:
+def split(text: str | None) -> tuple[str, ...] | None:
+    """The items of a list by commas."""
     return None if text is None else tuple(item for item in text.split(",") if item)
 
 
@@ -46,7 +49,7 @@ async def one_run(run: str, services: Running) -> Response:
     return await services.answer(lambda session: JSONText(show(session, services.reader, run_named(session, run))))
 
 
-@router.get("/runs/{run}/scalars", responses=_BLOCK)
+@router.get("/runs/{run}/scalars", responses=BLOCK)
 async def scalars(
     run: str,
     services: Running,
@@ -60,7 +63,7 @@ async def scalars(
 
     def question(session: Session) -> Response:
         found = scalar_series(
-            session, run_named(session, run), names=_split(names), first=first, last=last, points=points
+            session, run_named(session, run), names=split(names), first=first, last=last, points=points
         )
         if MEDIA_TYPE in accept:
             arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
@@ -70,7 +73,7 @@ async def scalars(
     return await services.answer(question)
 
 
-@router.get("/runs/{run}/heatmap", responses=_BLOCK)
+@router.get("/runs/{run}/heatmap", responses=BLOCK)
 async def heatmap(
     run: str,
     services: Running,
@@ -87,6 +90,7 @@ async def heatmap(
         int | None, Query(ge=1, description="This one alone, with steps that were trained again.")
     ] = None,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
     asked = HeatQuestion(
@@ -99,16 +103,26 @@ async def heatmap(
         last=last,
         columns=columns,
         rows=rows,
-        names=_split(layers),
+        names=split(layers),
     )
 
-    def question(session: Session) -> Response:
-        found = heat_map(session, services.reader, run_named(session, run), asked)
-        if MEDIA_TYPE in accept:
-            return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
-        return JSONText(found.content())
+    key = ("heatmap", run, asked, MEDIA_TYPE in accept)
 
-    return await services.answer(question)
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        tag, settled = window_tag(
+            session, of, store=services.store.epoch, question=key, kind=kind, attempt=attempt, first=first, last=last
+        )
+
+        def make() -> Response:
+            found = heat_map(session, services.reader, of, asked)
+            if MEDIA_TYPE in accept:
+                return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
+            return JSONText(found.content())
+
+        return Tagged(tag=tag, settled=settled, make=make)
+
+    return await services.shared(key, known, question)
 
 
 @router.get("/runs/{run}/summaries")
@@ -122,9 +136,7 @@ async def summaries(
     """The statistics of one step: ``merged`` over the ranks where that can be, else by rank."""
     return await services.answer(
         lambda session: JSONText(
-            step_summaries(
-                session, services.reader, run_named(session, run), kind=kind, step=step, names=_split(layers)
-            )
+            step_summaries(session, services.reader, run_named(session, run), kind=kind, step=step, names=split(layers))
         )
     )
 

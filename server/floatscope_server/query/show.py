@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, Writer
-from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.series import device_samples, scalar_figures
 from floatscope_server.query.skipped import skipped_steps
@@ -29,7 +29,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
     writers = session.exec(
         select(Writer).where(Writer.run_id == run.id).order_by(col(Writer.attempt), col(Writer.rank))
     ).all()
-    layers = in_execution_order(run_layers(session, run.id))
+    layers = run_layers(session, run.id).ordered
     return {
         "run": run.name,
         "state": run.state,

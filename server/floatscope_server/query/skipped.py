@@ -13,7 +13,7 @@ from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import StepEvent
 from floatscope_server.query.frames import summary_frames_at
-from floatscope_server.query.heatmap import run_layers
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import canonical_line
 from floatscope_server.query.summaries import sealed_frame
 from floatscope_server.query.window import Source, State, TileReader, source_of
@@ -56,7 +56,7 @@ def skipped_steps(session: Session, reader: TileReader, run_id: int) -> list[dic
             if not judged:
                 unjudged[step] = found[-1]
         if unjudged:
-            table = table or LayerTable(run_layers(session, run_id))
+            table = table or LayerTable(run_layers(session, run_id).layers)
             steps = list(unjudged)
             if len(steps) > 2 * _COMPUTED:
                 steps = steps[:_COMPUTED] + steps[-_COMPUTED:]

@@ -14,7 +14,7 @@ from floatscope_server.merge import MERGING, merge_ranks
 from floatscope_server.models import Run
 from floatscope_server.query.cells import Plane, Wanted
 from floatscope_server.query.frames import summary_frames
-from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line
 from floatscope_server.query.ranks import Reach, reach_of
 from floatscope_server.query.window import Source, TileReader, source_of
@@ -72,7 +72,7 @@ def step_summaries(
         return answer
     table = run_layers(session, run.id)
     wanted = None if names is None else set(names)
-    layers = [layer for layer in in_execution_order(table) if wanted is None or layer.name in wanted]
+    layers = [layer for layer in table.ordered if wanted is None or layer.name in wanted]
     state = source.states.get(stretch.attempt)
     if state is not None and step < state.sealed:
         return {**answer, "sealed": True, **_sealed(session, reader, source, stretch.attempt, step, layers, reach)}
@@ -80,7 +80,7 @@ def step_summaries(
     frames = [
         (s.rank, s.content.between(step, step)) for s in summary_frames(session, reader.frames, source.stream, window)
     ]
-    merged = merge_ranks(frames, np.array([step]), len(table))
+    merged = merge_ranks(frames, np.array([step]), len(table.layers))
     apart = {
         rank: {
             index
