@@ -61,7 +61,7 @@ class Cells:
 
         ``nan``: there may be observed NaNs in it. Of ``VALUE`` and ``RANK`` the later column of a cell stands.
         """
-        at, folded = self._folded(what[1], columns, first, width, nan=nan)
+        at, folded = self.fold(what[1], columns, first=first, width=width, nan=nan)
         if not folded.shape[1]:
             return
         plane = self.planes[what]
@@ -86,8 +86,8 @@ class Cells:
         counted = np.isfinite(means) & np.isfinite(weights)
         weight = np.where(counted, weights, 0).astype(np.float64)
         total = np.where(counted, means, 0) * weight
-        at, folded = self._folded(Agg.SUM, total, first, width)
-        _, of = self._folded(Agg.SUM, weight, first, width)
+        at, folded = self.fold(Agg.SUM, total, first=first, width=width)
+        _, of = self.fold(Agg.SUM, weight, first=first, width=width)
         place = rows, slice(at, at + folded.shape[1])
         self.planes[what][place] += folded
         self._weights[what][place] += of
@@ -109,8 +109,8 @@ class Cells:
                     plane[gone & (bits << np.uint32(10) != 0)] = MISSING
         return self.planes
 
-    def _folded(self, agg: Agg, columns: Plane, first: int, width: int, *, nan: bool = False) -> tuple[int, Plane]:
-        """The first cell, and [rows, cells from it on]."""
+    def fold(self, agg: Agg, columns: Plane, *, first: int, width: int, nan: bool = False) -> tuple[int, Plane]:
+        """``columns``, as of ``add``, in cells: the number of the first one, and [rows, cells from it on]."""
         if width >= self.cell:
             repeats = width // self.cell
             at = (first - self.origin) // self.cell
@@ -120,6 +120,8 @@ class Cells:
         factor = self.cell // width
         offset = (first - self.origin) // width
         at, lead = divmod(offset, factor)
+        if agg in (Agg.MAX, Agg.MIN) and columns.size and not any(columns.strides):
+            return at, np.broadcast_to(columns[:1, :1], (len(columns), -(-(lead + columns.shape[1]) // factor)))
         pieces = []
         # A cell may be far wider than what there is of it: it is not filled up.
         head = min(factor - lead, columns.shape[1]) if lead else 0

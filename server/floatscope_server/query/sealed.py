@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Table, func, literal, select, union_all
+from sqlalchemy import Executable, Select, Table, bindparam, func, literal, select, union_all
 from sqlmodel import Session
 
 from floatscope_server.models import Tile, TileRaw
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
-from floatscope_server.query.stepwise import MADE_OF, made_plane
+from floatscope_server.query.stepwise import made_plane, needed_for
 from floatscope_server.query.tilecache import TileCache, TileKey, TileValues
-from floatscope_server.tiles.codec import Flag
+from floatscope_server.tiles.codec import Flag, is_missing
 from floatscope_server.tiles.geometry import Geometry
+from floatscope_server.tiles.planes import log2_amax
 from floatscope_server.tiles.statistics import Agg, Stat
 
 __all__ = ["Sealed", "Segment", "last_tile", "segments"]
@@ -25,6 +27,43 @@ _TILE: Table = Tile.__table__  # type: ignore[attr-defined]
 
 _APART = {Agg.MIN: Flag.MIN_APART, Agg.MEAN: Flag.MEAN_APART, Agg.WEIGHT: Flag.WEIGHT_APART}
 _STEPS = Stat.STEPS, Agg.MAX
+
+
+_STATS = {int(stat): stat for stat in Stat}
+_AGGS = {int(agg): agg for agg in Agg}
+
+
+def _keys(table: Table, parts: tuple[int, ...]) -> Executable:
+    """The rows of full tiles (0), of parts (1), or of both. Built once: that takes longer than to run it."""
+    queries: list[Select[Any]] = []
+    for number in parts:
+        query = select(
+            table.c.id,
+            table.c.stat,
+            table.c.agg,
+            table.c.block,
+            literal(number).label("is_part"),
+            table.c.idx,
+            table.c.flags,
+        ).where(
+            table.c.stream_id == bindparam("stream"),
+            table.c.attempt == bindparam("attempt"),
+            table.c.stat.in_(bindparam("stats", expanding=True)),
+            table.c.agg.in_(bindparam("aggs", expanding=True)),
+            table.c.block.in_(bindparam("blocks", expanding=True)),
+            table.c.idx >= bindparam(f"low{number}"),
+            table.c.idx <= bindparam(f"high{number}"),
+        )
+        if table is _TILE:
+            query = query.where(table.c.level == bindparam("level"), table.c.part == number)
+        queries.append(query)
+    return queries[0] if len(queries) == 1 else union_all(*queries)
+
+
+_KEYS: dict[tuple[bool, tuple[int, ...]], Executable] = {
+    (pooled, parts): _keys(_TILE if pooled else _RAW, parts)
+    for pooled, parts in ((False, (0,)), (True, (0,)), (True, (1,)), (True, (0, 1)))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +110,7 @@ class _Piece:
     first: int
     end: int
     key: TileKey
-    flags: Flag
+    flags: int
 
 
 _Pieces = dict[tuple[Stat, Agg, int], dict[int, _Piece]]
@@ -149,9 +188,7 @@ class Sealed:
                 if agg == Agg.MEAN:
                     found[stat, Agg.WEIGHT] = None
             else:
-                found |= dict.fromkeys((of, Agg.VALUE) for of in MADE_OF.get(stat, (stat,)))
-                if agg in (Agg.MAX, Agg.MIN, Agg.RANK):
-                    found[stat, agg] = None
+                found |= dict.fromkeys(needed_for((stat, agg)))
         return list(found)
 
     def _add(self, segment: Segment, what: Wanted, rows: Rows, strips: Mapping[Wanted, _Strip]) -> None:
@@ -168,7 +205,9 @@ class Sealed:
                 return
             nan, values = strip.nan, strip.values
         else:
-            made = made_plane(what, {key: strip.values for key, strip in strips.items()})
+            if agg in (Agg.MAX, Agg.MIN) and stat == Stat.LOG2_AMAX and self._add_log2(segment, what, rows, strips):
+                return
+            made = _made(what, strips)
             if made is None:
                 return
             values, nan = made, any(strip.nan for strip in strips.values())
@@ -180,6 +219,20 @@ class Sealed:
                 return
         self.cells.add(what, rows, values, first=segment.first, width=width, nan=nan)
 
+    def _add_log2(self, segment: Segment, what: Wanted, rows: Rows, strips: Mapping[Wanted, _Strip]) -> bool:
+        """Add the logarithm of what is largest or smallest instead of the logarithms of all, where one scale holds for
+        all; whether it did."""
+        absmax, scale = strips.get((Stat.ABSMAX, Agg.VALUE)), strips.get((Stat.SCALE, Agg.VALUE))
+        if absmax is None or what in strips or (scale is not None and any(scale.values.strides)):
+            return False
+        if segment.first % self.cells.cell or (segment.end - segment.first) % self.cells.cell:
+            return False
+        at, folded = self.cells.fold(what[1], absmax.values, first=segment.first, width=1)
+        factor = None if scale is None else np.broadcast_to(scale.values[:1, :1], folded.shape)
+        made = log2_amax(folded, factor, is_missing(folded))
+        self.cells.add(what, rows, made, first=self.cells.origin + at * self.cells.cell, width=self.cells.cell)
+        return True
+
     def _sources(self, level: int, what: Wanted, block: int, pieces: _Pieces) -> list[_Piece]:
         """The tiles that hold ``what`` of ``block``: its own, or those that it gives way to (see ``Agg``)."""
         stat, agg = what
@@ -189,7 +242,7 @@ class Sealed:
         instead = pieces.get((*_STEPS, block), {}) if agg == Agg.WEIGHT else None
         found = []
         for first, top in pieces.get((stat, Agg.MAX, block), {}).items():
-            piece = own.get(first) if _APART[agg] in top.flags else top if instead is None else instead.get(first)
+            piece = own.get(first) if top.flags & _APART[agg] else top if instead is None else instead.get(first)
             if piece is not None:
                 found.append(piece)
         return found
@@ -212,69 +265,79 @@ class Sealed:
             ranges.append(
                 (1, part, max(segment.first // part, full * per_tile), min((segment.end - 1) // part, parts - 1))
             )
-        queries = []
-        for number, steps, low, high in ranges:
-            if low > high:
-                continue
-            query = select(
-                table.c.id,
-                table.c.stat,
-                table.c.agg,
-                table.c.block,
-                (table.c.idx * literal(steps)).label("first"),
-                literal(steps).label("steps"),
-                table.c.flags,
-            ).where(
-                table.c.stream_id == self.stream,
-                table.c.attempt == self.attempt,
-                table.c.stat.in_(stats),
-                table.c.agg.in_(aggs),
-                table.c.block.in_(list(self._blocks)),
-                table.c.idx >= low,
-                table.c.idx <= high,
-            )
-            if level:
-                query = query.where(table.c.level == level, table.c.part == number)
-            queries.append(query)
-        if not queries:
+        asked: dict[str, object] = {
+            "stream": self.stream,
+            "attempt": self.attempt,
+            "level": level,
+            "stats": stats,
+            "aggs": aggs,
+            "blocks": list(self._blocks),
+        }
+        which = []
+        for number, (_, _, low, high) in enumerate(ranges):
+            if low <= high:
+                which.append(number)
+                asked |= {f"low{number}": low, f"high{number}": high}
+        if not which:
             return {}
-        rows = self.session.execute(queries[0] if len(queries) == 1 else union_all(*queries))
+        rows = self.session.connection().execute(_KEYS[level > 0, tuple(which)], asked)
         found: _Pieces = {}
-        for row_id, stat, agg, block, first, steps, flags in rows:
+        for row_id, stat, agg, block, is_part, idx, flags in rows:
+            steps = ranges[is_part][1]
             key = TileKey(table.name, row_id, self.stream, self.attempt, self.epoch)
-            of_key = found.setdefault((Stat(stat), Agg(agg), block), {})
-            of_key[first] = _Piece(first, first + steps, key, Flag(flags))
+            of_key = found.setdefault((_STATS[stat], _AGGS[agg], block), {})
+            of_key[idx * steps] = _Piece(idx * steps, (idx + 1) * steps, key, flags)
         return found
+
+
+def _made(what: Wanted, strips: Mapping[Wanted, _Strip]) -> Plane | None:
+    planes = {key: strip.values for key, strip in strips.items() if key in needed_for(what)}
+    if planes and not any(any(plane.strides) for plane in planes.values()):
+        shape = next(iter(planes.values())).shape
+        made = made_plane(what, {key: plane[:1, :1] for key, plane in planes.items()})
+        return None if made is None else np.broadcast_to(made, shape)
+    return made_plane(what, planes)
 
 
 @dataclass(slots=True)
 class _Strip:
-    """A block over a segment: ``values`` [rows that are wanted, columns]; ``nan``: observed ones are among them."""
+    """A block over a segment: ``values`` [rows that are wanted, columns], of no strides where one value stands for all;
+    ``nan``: observed ones are among them."""
 
     values: Plane
     nan: bool
 
 
 def _strip(
-    segment: Segment, geometry: Geometry, sources: Iterable[_Piece], tiles: Mapping[int, TileValues], rows: Rows
+    segment: Segment, geometry: Geometry, sources: Sequence[_Piece], tiles: Mapping[int, TileValues], rows: Rows
 ) -> _Strip:
     width = geometry.cell(segment.level)
     columns = (segment.end - segment.first) // width
-    found = [(piece, tiles[piece.key.id]) for piece in sources if piece.key.id in tiles]
+    found = [(piece, tile) for piece in sources if (tile := tiles.get(piece.key.id)) is not None]
+    size = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+    last = rows.stop - 1 if isinstance(rows, slice) else int(rows[-1])
+    if found and all(tile.values is not None and not tile.values.ndim and tile.rows > last for _, tile in found):
+        value = found[0][1].values
+        assert value is not None
+        covered = sum(min(piece.end, segment.end) - max(piece.first, segment.first) for piece, _ in found)
+        if covered == segment.end - segment.first and all(tile.values == value for _, tile in found):
+            return _Strip(np.broadcast_to(value, (size, columns)), nan=False)
     wide = any(tile.values is not None and tile.values.dtype == np.float64 for _, tile in found)
-    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-    values = empty_plane((len(numbers), columns), np.float64 if wide else np.float32)
+    values = empty_plane((size, columns), np.float64 if wide else np.float32)
     for piece, tile in found:
         if tile.values is None:
             continue
         at = (piece.first - segment.first) // width
         low, high = max(at, 0), min((piece.end - segment.first) // width, columns)
-        # A block that grew later has fewer rows in its earlier tiles.
-        there = int(np.searchsorted(numbers, tile.rows))
-        if there == len(numbers):
-            of_tile: Rows = rows
-        else:
-            of_tile = slice(rows.start, rows.start + there) if isinstance(rows, slice) else rows[:there]
+        there, of_tile = size, rows
+        if tile.rows <= last:
+            # A block that grew later has fewer rows in its earlier tiles.
+            if isinstance(rows, slice):
+                there = max(0, tile.rows - rows.start)
+                of_tile = slice(rows.start, rows.start + there)
+            else:
+                there = int(np.searchsorted(rows, tile.rows))
+                of_tile = rows[:there]
         values[:there, low:high] = tile.values if not tile.values.ndim else tile.values[of_tile, low - at : high - at]
     return _Strip(values, any(tile.nan for _, tile in found))
 

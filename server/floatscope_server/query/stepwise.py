@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from floatscope_server.tiles.codec import MISSING, is_missing
 from floatscope_server.tiles.planes import log2_amax, without_inf
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["MADE_OF", "made_plane"]
+__all__ = ["MADE_OF", "made_plane", "needed_for"]
 
 MADE_OF: dict[Stat, tuple[Stat, ...]] = {
     Stat.LOG2_AMAX: (Stat.ABSMAX, Stat.SCALE),
@@ -20,6 +21,14 @@ MADE_OF: dict[Stat, tuple[Stat, ...]] = {
     Stat.STEPS: (Stat.COUNT,),
 }
 """What level 0 holds of the statistics that it does not hold."""
+
+
+@cache
+def needed_for(what: Wanted) -> tuple[Wanted, ...]:
+    """The planes of level 0 that ``made_plane`` may use for ``what``."""
+    stat, agg = what
+    values = tuple((of, Agg.VALUE) for of in MADE_OF.get(stat, (stat,)))
+    return (*values, what) if agg in (Agg.MAX, Agg.MIN, Agg.RANK) else values
 
 
 def made_plane(what: Wanted, planes: Mapping[Wanted, Plane]) -> Plane | None:

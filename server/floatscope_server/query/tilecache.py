@@ -6,11 +6,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Table, select
+from sqlalchemy import Select, Table, bindparam, select
 from sqlmodel import Session
 
 from floatscope_server.tiles.codec import Flag, TileError, decode
@@ -90,7 +91,7 @@ class TileCache:
         by_id = {key.id: key for key in wanted}
         for start in range(0, len(wanted), _AT_ONCE):
             ids = [key.id for key in wanted[start : start + _AT_ONCE]]
-            for row_id, data in session.execute(select(table.c.id, table.c.data).where(table.c.id.in_(ids))):
+            for row_id, data in session.connection().execute(_data(table), {"ids": ids}):
                 key = by_id[row_id]
                 tile = older.get(row_id)
                 if tile is None or tile.checksum != data[_SUM]:
@@ -111,6 +112,11 @@ class TileCache:
             while self._bytes > self._max and self._tiles:
                 _, oldest = self._tiles.popitem(last=False)
                 self._bytes -= oldest.nbytes
+
+
+@cache
+def _data(table: Table) -> Select[Any]:
+    return select(table.c.id, table.c.data).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
 
 def _decoded(data: bytes, epoch: int) -> TileValues:
