@@ -140,11 +140,12 @@ def window_tag(
     if source is not None and span is not None:
         touched = [stretch for stretch in line if stretch.first <= span[1] and stretch.last >= span[0]]
         states = [source.states.get(stretch.attempt, State()) for stretch in touched]
-        parts += [source.stream, touched, states]
+        parts += [source.stream, [(s.attempt, s.first, min(s.last, span[1])) for s in touched]]
         settled = all(min(s.last, span[1]) < state.sealed for s, state in zip(touched, states, strict=True))
         if not settled:
             newest = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == source.stream)
-            parts.append(session.execute(newest).scalar())
+            parts += [session.execute(newest).scalar(), [state.sealed for state in states]]
+        parts.append([(state.epoch, state.ranks) for state in states])
         complete = reach.complete_to
         parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
     tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
