@@ -19,6 +19,7 @@ _BENCHES = {
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "ingest": "durable ingest over a real WebSocket",
+    "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 
 

@@ -39,7 +39,8 @@ from floatscope_server.tiles.rows import beside, encoded
 _KINDS = ("grad", "act")
 _SIZES = ((300, 20_000), (2_000, 18_000))
 _QUESTIONS = 400
-_BATCH = 10
+_BATCH_CELLS = 3000
+"""Layers and steps of a block: more does not fit into one."""
 _STEPS_A_SECOND = 100
 
 
@@ -62,8 +63,8 @@ def _measure(data: Path, layers: int, steps: int) -> None:
         geometry = Geometry.for_layers(layers)
         store.write(lambda session: _fill(session, geometry, layers, first))
         print(f"  written in {time.perf_counter() - begin:.1f} s")
-        for at in range(first, steps, _BATCH):
-            writer.deliver(at, _BATCH)
+        for at in range(first, steps, writer.batch):
+            writer.deliver(at, writer.batch)
         _ask(store, layers, "at rest", lambda: steps)
         store.observers.append(sealer.observe)
         sealer.start()
@@ -164,12 +165,13 @@ def _ask(store: Store, layers: int, when: str, head: Callable[[], int]) -> None:
 class _Writer:
     def __init__(self, store: Store, layers: int) -> None:
         self.layers = layers
+        self.batch = max(1, _BATCH_CELLS // layers)
         self._store = store
         self._id = secrets.token_hex(16)
         self._seq = 0
         self._answers: queue.Queue[wire.ServerMessage] = queue.Queue()
         rng = np.random.default_rng(1)
-        self._fields = _fields(rng, _BATCH, layers)
+        self._fields = _fields(rng, self.batch, layers)
         identity = wire.Identity(run="run", writer=self._id, started_ns=1)
         operand = tuple(wire.Operand(kind=kind, format="bf16") for kind in _KINDS)
         table = tuple(
@@ -218,8 +220,8 @@ class _Ingest(threading.Thread):
         super().__init__(daemon=True)
         self.head = first
         # The same number of samples whatever the number of layers.
-        self._pause = _BATCH / _STEPS_A_SECOND * writer.layers / 300
-        self.samples_a_second = int(_BATCH / self._pause * writer.layers * len(_KINDS) * 8)
+        self._pause = writer.batch / _STEPS_A_SECOND * writer.layers / 300
+        self.samples_a_second = int(writer.batch / self._pause * writer.layers * len(_KINDS) * 8)
         self._writer = writer
         self._first = first
         self._done = threading.Event()
@@ -229,8 +231,8 @@ class _Ingest(threading.Thread):
     def run(self) -> None:
         due = self._begin = time.perf_counter()
         while not self._done.wait(max(0.0, due - time.perf_counter())):
-            self._writer.deliver(self.head, _BATCH)
-            self.head += _BATCH
+            self._writer.deliver(self.head, self._writer.batch)
+            self.head += self._writer.batch
             due += self._pause
         self._took = time.perf_counter() - self._begin
 
@@ -239,7 +241,7 @@ class _Ingest(threading.Thread):
         self.join()
 
     def reached(self) -> float:
-        return (self.head - self._first) / _BATCH * self._pause / self._took
+        return (self.head - self._first) / self._writer.batch * self._pause / self._took
 
 
 def _fields(rng: np.random.Generator, steps: int, layers: int) -> dict[str, np.ndarray]:
