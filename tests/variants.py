@@ -15,16 +15,6 @@ from floatscope._stats._rtc import CUDA, HIP
 from floatscope._stats._rtc_variant import Build, RtcVariant
 from floatscope._stats._triton import SAMPLE_EVERY, TritonVariant
 
-DTYPES = [
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-]
 _LARGEST = float(np.finfo(np.float32).max)
 
 

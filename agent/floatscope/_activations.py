@@ -23,6 +23,7 @@ from floatscope._operands import ExposesExtremes
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._record import encodable
 from floatscope._recorder import Recorder
+from floatscope._untraced import run_untraced
 
 __all__ = ["ActivationTap"]
 
@@ -52,6 +53,7 @@ class ActivationTap:
     def install(self) -> None:
         """Add the hooks."""
         self._undo.append(conceal())
+        run_untraced(_Hook.__call__.__code__)
         for layer, module in self._recorder.table.observable():
             if layer in self._recorder.table.casting:
                 self._undo.append(module.register_forward_pre_hook(_Hook(self, self._before_forward, layer)).remove)
@@ -79,7 +81,14 @@ class ActivationTap:
     def rests(self, layer: int) -> bool:
         """Whether nothing of a call of the layer is wanted, which is so in most steps: asked before anything else."""
         recorder = self._recorder
-        return self.begin_forward is None and not recorder.wants_outputs and recorder.table.has_run(layer)
+        wanted = recorder.wants_outputs and not self._left_out(layer)
+        return self.begin_forward is None and not wanted and recorder.table.has_run(layer)
+
+    def _left_out(self, layer: int) -> bool:
+        """Whether outputs are read because somebody looks closer, at other layers."""
+        recorder = self._recorder
+        names = recorder.buffer.wanted.layers
+        return bool(names) and not recorder.capturing() and layer not in recorder.table.inside(names)
 
     def _before_forward(self, layer: int, module: Any, args: tuple[Any, ...]) -> None:  # noqa: ANN401
         recorder = self._recorder
@@ -121,7 +130,7 @@ class ActivationTap:
             if self.begin_forward is not None:
                 self.begin_forward()
             recorder.table.executed(layer)
-        if not recorder.wants_outputs:
+        if not recorder.wants_outputs or self._left_out(layer):
             return
         self._forward_waits = True
         out = _first_tensor(output)

@@ -1,4 +1,4 @@
-"""Observes compiled code: outputs of linear layers through rows of their own, gradients before a compiled update.
+"""Observes compiled code: layers through rows of their own, gradients before a compiled update.
 
 A hook inside compiled code is a part of the program. One hook object serves every layer and takes the row from the
 module it is called for, so that layers of one shape share one graph. Rows are plain tensors in the module's
@@ -18,6 +18,8 @@ from torch import nn
 
 from floatscope._concealment import ROW_ATTRIBUTES, Unseen, conceal
 from floatscope._config import Config
+from floatscope._device_rows import FromAmax
+from floatscope._fp8_modules import announced
 from floatscope._operators import CAN_SHUN_GRAPHS, GradientReader, OutputRow, Wanted, readers
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
@@ -28,6 +30,7 @@ from floatscope._untraced import UntracedHooks
 __all__ = ["CompiledOutputs", "CompiledUpdates", "compiled_code_tap"]
 
 _numbers = itertools.count()
+_SCALE_NOT_KNOWN = "casts are not observed: the scale that compiled code cast with is not known"
 
 
 def _no_export() -> bool:
@@ -43,46 +46,86 @@ def _in_export() -> bool:
 _is_exporting = _in_export if hasattr(torch.compiler, "_is_exporting_flag") else _no_export
 
 
-class _OutputHook(Unseen):
-    """Puts a call of ``floatscope::measure`` into a graph; in code that is not compiled it does nothing."""
+class _Gradient(torch.autograd.Function):
+    """Gives what it takes, and shows the gradient of that to ``floatscope::measure_gradient``.
 
-    def __call__(self, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401
-        if not torch.compiler.is_compiling() or _is_exporting():
-            return
+    A copy, which a compiler leaves out: a view could not be changed in place after this, as activations do.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, words: torch.Tensor, hist: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        ctx.words, ctx.hist = words, hist
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ANN401
+        torch.ops.floatscope.measure_gradient(gradient.detach(), ctx.words, ctx.hist)
+        return gradient, None, None
+
+
+class _RowHook(Unseen):
+    """Puts calls of the operators into a graph; in code that is not compiled it does nothing."""
+
+    def __init__(self, *, outputs: bool, operands: bool) -> None:
+        self._outputs = outputs
+        self._operands = operands
+
+    def __call__(self, module: Any, args: tuple[Any, ...], output: Any) -> torch.Tensor | None:  # noqa: ANN401
+        if not torch.compiler.is_compiling() or _is_exporting() or not module.training:
+            return None
         # Subclasses (distributed, nested) dispatch operators in a way of their own.
-        if module.training and type(output) is torch.Tensor:
+        plain = type(output) is torch.Tensor
+        if self._outputs and plain:
             torch.ops.floatscope.measure(output.detach(), module._floatscope_words, module._floatscope_hist)
+        if not self._operands:
+            return None
+        if args and type(args[0]) is torch.Tensor:
+            torch.ops.floatscope.measure(args[0].detach(), module._floatscope_in_words, module._floatscope_in_hist)
+        if not plain or not output.requires_grad:
+            return None
+        shown: torch.Tensor = _Gradient.apply(  # type: ignore[no-untyped-call]
+            output, module._floatscope_grad_words, module._floatscope_grad_hist
+        )
+        return shown
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # In the pickle of a model that pickles itself in a way of its own: something that does nothing.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-_hook = _OutputHook()
+_hooks = {
+    ("act",): _RowHook(outputs=True, operands=False),
+    ("act_in", "act_grad"): _RowHook(outputs=False, operands=True),
+    ("act", "act_in", "act_grad"): _RowHook(outputs=True, operands=True),
+}
+"""By the kinds of the rows that a layer has."""
 
 
 class CompiledOutputs:
-    """Rows and hooks on the linear layers of one model. Rows are written in steps that read outputs.
+    """Rows and hooks on the layers of one model. Rows are written in steps that read outputs.
 
-    In a graph that was captured they are written in each step, since what is captured runs as it is.
+    In a graph that was captured they are written in each step, since what is captured runs as it is. ``keep_scale``
+    notes the loss scale of the step, which gradients carry; whether there is one.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, config: Config, keep_scale: Callable[[], bool]) -> None:
         self._recorder = recorder
+        self._config = config
+        self._keep_scale = keep_scale
         self._table = recorder.table
         self._readers = readers()
-        self._rows: dict[int, tuple[weakref.ref[nn.Module], OutputRow]] = {}
+        self._rows: dict[tuple[int, str], tuple[weakref.ref[nn.Module], OutputRow]] = {}
         self._undo: list[Callable[[], None]] = []
         self._check = _RowCheck()
         self._merges = self._readers.merges
         """Of all rows, when these were cleared."""
 
     def install(self) -> None:
-        """Give each linear layer its row and the hook. Models that are compiled already do not notice."""
+        """Give each layer its rows and the hook. Models that are compiled already do not notice."""
         self._undo.append(conceal())
         for layer, module in self._table.observable():
-            if layer in self._table.linear:
-                self._undo.append(module.register_forward_hook(_hook).remove)
+            if kinds := self._kinds(layer):
+                self._undo.append(module.register_forward_hook(_hooks[kinds]).remove)
                 self._place(layer, module)
         self._readers.outputs[self] = self._wanted
         self._recorder.collectors.append(self._collect)
@@ -95,35 +138,43 @@ class CompiledOutputs:
         for reference, row in self._rows.values():
             self._readers.rows.pop(row.words.data_ptr(), None)
             if (module := reference()) is not None:
-                for name in ROW_ATTRIBUTES:
+                for name in ROW_ATTRIBUTES[row.kind]:
                     module.__dict__.pop(name, None)
         self._rows.clear()
 
     def _wanted(self) -> Wanted:
         return Wanted(self._recorder.buffer.activations, self._recorder.buffer.histograms)
 
+    def _kinds(self, layer: int) -> tuple[str, ...]:
+        config, linear = self._config, layer in self._table.linear
+        outputs = config.compiled_all_outputs or (config.compiled_outputs and linear)
+        operands = config.compiled_operands and linear
+        return ("act",) * outputs + ("act_in", "act_grad") * operands
+
     def _place(self, layer: int, module: nn.Module) -> None:
         device = _device_of(module)
         variant_for(device)  # which may take its time to choose one, now
-        words = torch.zeros(len(WORDS), dtype=torch.int64, device=device)
-        hist = torch.zeros(BINS, dtype=torch.int32, device=device)
-        for name, tensor in zip(ROW_ATTRIBUTES, (words, hist), strict=True):
-            # Its address stays: so CUDA graphs write to it in place instead of being given up for a changed input.
-            torch._dynamo.mark_static_address(tensor)
-            module.__dict__[name] = tensor
-        row = OutputRow(layer, words, hist)
-        self._rows[layer] = weakref.ref(module), row
-        self._readers.rows[words.data_ptr()] = row
+        for kind in self._kinds(layer):
+            words = torch.zeros(len(WORDS), dtype=torch.int64, device=device)
+            hist = torch.zeros(BINS, dtype=torch.int32, device=device)
+            for name, tensor in zip(ROW_ATTRIBUTES[kind], (words, hist), strict=True):
+                # Its address stays: so CUDA graphs write to it in place instead of being given up for a changed input.
+                torch._dynamo.mark_static_address(tensor)
+                module.__dict__[name] = tensor
+            row = OutputRow(layer, words, hist, kind)
+            self._rows[layer, kind] = weakref.ref(module), row
+            self._readers.rows[words.data_ptr()] = row
 
     def _collect(self, recorder: Recorder) -> None:
         """Hand the rows of the step on, which clears them, or clear those that were written for nobody."""
         if recorder.buffer.activations:
-            self._check.begin([row for _, row in self._rows.values() if row.dtype is None])
-            for layer, (_, row) in self._rows.items():
+            forward = [row for _, row in self._rows.values() if row.kind != "act_grad"]
+            self._check.begin([row for row in forward if row.dtype is None])
+            scaled = self._config.compiled_operands and self._keep_scale()
+            for reference, row in self._rows.values():
                 dtype = row.dtype or self._readers.last_dtype
                 if dtype is not None and (stored := stored_format(dtype)) is not None:
-                    recorder.meet("act", layer, stored, loss_scaled=False)
-                    recorder.adopt("act", layer, row.words, row.hist, format_=stored)
+                    self._hand_on(row, reference(), stored, loss_scaled=scaled and row.kind == "act_grad")
             self._note_calls()
             self._follow_moves()
         elif self._readers.captured or self._merges != self._readers.merges:
@@ -136,18 +187,36 @@ class CompiledOutputs:
             else:
                 self._table.passed_over(layer)
 
+    def _hand_on(self, row: OutputRow, module: nn.Module | None, stored: str, *, loss_scaled: bool) -> None:
+        recorder, cast = self._recorder, None
+        if row.kind != "act" and module is not None and row.layer in self._table.casting:
+            casts = announced(module)
+            cast = casts.operands.get(row.kind)
+            if row.kind in casts.blocks or (cast is not None and cast.scale is not None):
+                # What the module has now is not what it had when it cast.
+                self._table.unseen(row.layer, _SCALE_NOT_KNOWN)
+                torch._foreach_zero_([row.words, row.hist])
+                return
+        format_ = stored if cast is None else cast.format
+        scale = 1.0 if cast is None else FromAmax(cast.power_of_two)
+        recorder.meet(row.kind, row.layer, format_, cast, loss_scaled=loss_scaled)
+        recorder.adopt(
+            row.kind, row.layer, row.words, row.hist, format_=format_, loss_scaled=loss_scaled, cast_scale=scale
+        )
+
     def _note_calls(self) -> None:
         for _, row in sorted(self._rows.values(), key=lambda placed: placed[1].first_call):
-            if row.first_call >= 0:
+            if row.first_call >= 0 and row.kind != "act_grad":
                 self._table.executed(row.layer)
 
     def _follow_moves(self) -> None:
         """A layer that went to another device since gets a row there."""
-        for layer, (reference, row) in list(self._rows.items()):
+        for reference, row in list(self._rows.values()):
             module = reference()
             if module is not None and row.words.device != _device_of(module):
                 self._readers.rows.pop(row.words.data_ptr(), None)
-                self._place(layer, module)
+                if row.kind == self._kinds(row.layer)[0]:
+                    self._place(row.layer, module)
 
 
 class _RowCheck:
@@ -189,10 +258,13 @@ def _device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
-def compiled_code_tap(recorder: Recorder, model: nn.Module, config: Config) -> CompiledOutputs | UntracedHooks:
-    """What sees to code that torch.compile makes of the model."""
-    if config.compiled_outputs and config.activations_every:
-        return CompiledOutputs(recorder)
+def compiled_code_tap(
+    recorder: Recorder, model: nn.Module, config: Config, keep_scale: Callable[[], bool]
+) -> CompiledOutputs | UntracedHooks:
+    """What sees to code that torch.compile makes of the model; ``keep_scale`` as of ``CompiledOutputs``."""
+    wanted = config.compiled_outputs or config.compiled_all_outputs or config.compiled_operands
+    if wanted and config.activations_every:
+        return CompiledOutputs(recorder, config, keep_scale)
     return UntracedHooks([model, *(module for _, module in recorder.table.observable())])
 
 

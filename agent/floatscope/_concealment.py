@@ -19,7 +19,13 @@ from torch import nn
 __all__ = ["ROW_ATTRIBUTES", "Unseen", "conceal"]
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks")
-ROW_ATTRIBUTES = ("_floatscope_words", "_floatscope_hist")
+ROW_ATTRIBUTES = {
+    "act": ("_floatscope_words", "_floatscope_hist"),
+    "act_in": ("_floatscope_in_words", "_floatscope_in_hist"),
+    "act_grad": ("_floatscope_grad_words", "_floatscope_grad_hist"),
+}
+"""By kind."""
+_ROW_NAMES = tuple(name for names in ROW_ATTRIBUTES.values() for name in names)
 """Attributes of a module that hold the row which compiled code writes."""
 
 
@@ -77,7 +83,7 @@ def _shown_state(inherited: Callable[[nn.Module], Any]) -> Callable[[nn.Module],
         if not shown:
             return state
         # Who has a row has a hook of ours as well.
-        shown = {name: value for name, value in (attributes | shown).items() if name not in ROW_ATTRIBUTES}
+        shown = {name: value for name, value in (attributes | shown).items() if name not in _ROW_NAMES}
         return (shown, *state[1:]) if isinstance(state, tuple) else shown
 
     return __getstate__
@@ -116,7 +122,7 @@ def _taken_off(modules: Sequence[nn.Module]) -> Iterator[None]:
     tables = [m.__dict__[name] for m in modules for name in _TABLES if _has_ours(m.__dict__.get(name))]
     whole = [list(hooks.items()) for hooks in tables]
     attributes = [m.__dict__ for m in modules]
-    rows = [(own, name, own.pop(name)) for own in attributes for name in ROW_ATTRIBUTES if name in own]
+    rows = [(own, name, own.pop(name)) for own in attributes for name in _ROW_NAMES if name in own]
     for hooks in tables:
         shown = _without_ours(hooks)
         hooks.clear()

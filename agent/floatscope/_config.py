@@ -22,7 +22,7 @@ class Config:
 
     An interval of n observes steps 0, n, 2n, ...; 0 switches that kind of reading off. To keep within
     ``overhead_budget`` the agent may double an interval, repeatedly; it never reads more often than the option says,
-    unless somebody asks the server for a closer look.
+    but for a closer look: for some hundred steps after one that was not finite, or when somebody asks the server.
     """
 
     run: str | None = None
@@ -41,6 +41,10 @@ class Config:
     """Whether readings of activations include the inputs and output gradients of linear layers."""
     compiled_outputs: bool = False
     """Whether code that torch.compile makes shows the outputs of linear layers, which changes that code."""
+    compiled_all_outputs: bool = False
+    """The same of every layer: LayerNorm, embeddings, activation functions."""
+    compiled_operands: bool = False
+    """The same of the inputs and output gradients of linear layers."""
     weights_every: int = 100
     """Steps between readings of the weights."""
     updates_every: int = 100
@@ -66,7 +70,7 @@ class Config:
         intervals = [f.name for f in dataclasses.fields(self) if f.name.endswith("_every")]
         for name in ("first_step", *intervals, "flight_recorder_steps", "spool_bytes"):
             _require_integer(name, getattr(self, name), least=0)
-        for name in ("operands", "compiled_outputs"):
+        for name in ("operands", "compiled_outputs", "compiled_all_outputs", "compiled_operands"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {value!r}")
         for name in ("queue_records", "queue_bytes", "flight_recorder_bytes"):

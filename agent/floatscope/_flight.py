@@ -17,8 +17,9 @@ from floatscope import wire
 from floatscope._log import logger
 from floatscope._packing import BLOCK_OVERHEAD, Batch, pack
 from floatscope._record import StepRecord
+from floatscope._trouble import nonfinite
 
-__all__ = ["FlightRecorder", "nonfinite"]
+__all__ = ["FlightRecorder"]
 
 _PIECE_OVERHEAD = 512
 """Most bytes of a piece around the bodies in it."""
@@ -143,18 +144,6 @@ def _kept(record: StepRecord, max_block_bytes: int) -> _Kept:
         bodies = tuple(_packed([record], max_block_bytes))
         return _Kept(record.step, bodies, _SMALL_RECORD + sum(len(body) for body in bodies))
     return _Kept(record.step, record, _SMALL_RECORD + _nbytes(record))
-
-
-def nonfinite(record: StepRecord) -> bool:
-    """Whether the loss or a gradient of the step is not finite, though no scaler skipped it for that."""
-    if record.scalars.get("skipped"):
-        return False
-    if not math.isfinite(record.scalars.get("loss", 0.0)):
-        return True
-    return any(
-        rows.kind == "grad" and bool(rows.fields["nans"].any() or rows.fields["infs"].any())
-        for rows in record.summaries
-    )
 
 
 def _packed(records: Sequence[StepRecord], max_block_bytes: int) -> Iterator[bytes]:

@@ -22,6 +22,9 @@ WIDEST = {"activations": 1000, "histograms": 1000, "updates": 10_000, "weights":
 
 _WARM_UP = 2
 """Steps whose cost says nothing: memory is allocated and code compiled in them."""
+_FIRST_DECISION = 5
+"""Steps: three after the warm-up, one of which may have met a stall. Until then everything is read as it was asked for,
+and that of a short run is what those steps cost."""
 _DECIDE_EVERY = 8
 _STEPS = 63
 """Newest steps whose median is taken for the time of a step; a stall or a slow batch among them does not count."""
@@ -128,7 +131,8 @@ class Governor:
         self._costs.append(cost)
         if len(self._costs) >= _DECIDE_EVERY:
             self._take_in()
-        if suspended or self._seen + len(self._costs) - self._decided < _DECIDE_EVERY:
+        wait = _DECIDE_EVERY if self._decided else _FIRST_DECISION
+        if suspended or self._seen + len(self._costs) - self._decided < wait:
             return []
         self._take_in()
         self._decided = self._seen

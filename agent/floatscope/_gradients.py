@@ -101,6 +101,11 @@ class GradientTap:
             return number
         return None
 
+    def follow(self, optimizer: Any) -> None:  # noqa: ANN401 (of another kind than torch's)
+        """Count ``optimizer``, which has ``param_groups`` and calls no hooks, as one of ours."""
+        self._optimizers.append(weakref.ref(optimizer))
+        self._numbers[id(optimizer)] = len(self._optimizers) - 1
+
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]
 
@@ -203,17 +208,34 @@ class GradientTap:
                     recorder.unread(part)
         return True
 
+    def read_kept(
+        self,
+        optimizer: torch.optim.Optimizer,
+        kept: Iterable[tuple[torch.Tensor, torch.Tensor]],
+        *,
+        loss_scaled: bool,
+    ) -> int:
+        """Read gradients that are ``kept`` apart from their parameters, and the learning rates; how many they are."""
+        before = len(self._read)
+        self._read_pairs(kept, loss_scaled=loss_scaled)
+        self._last = weakref.ref(optimizer), frozenset(map(id, parameters_of(optimizer)))
+        self._read_rates(optimizer)
+        return len(self._read) - before
+
     def _read_each(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+        self._read_pairs(((p, p.grad) for p in parameters if p.grad is not None), loss_scaled=loss_scaled)
+
+    def _read_pairs(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], *, loss_scaled: bool) -> None:
+        """Of parameters and their gradients."""
         recorder = self._recorder
         read = set()
-        for parameter in parameters:
+        for parameter, gradient in pairs:
             layer = recorder.table.layer_of(parameter)
-            if layer is None or id(parameter) in self._read or id(parameter) in read or parameter.grad is None:
+            if layer is None or id(parameter) in self._read or id(parameter) in read:
                 continue
             read.add(id(parameter))
             if not recorder.wants_gradients:
                 continue
-            gradient = parameter.grad
             if recorder.record("grad", layer, gradient, loss_scaled=loss_scaled, later=True, parameter=parameter):
                 recorder.table.has_gradient(layer)
         self._read |= read
@@ -254,14 +276,18 @@ class GradientTap:
             return
         with _stepping:
             if self.index_of(optimizer) is not None:
-                self.changed(optimizer)
-                (last, updated), self._last = self._last, (_nothing, frozenset())
-                if last() is not optimizer:
-                    updated = frozenset(map(id, parameters_of(optimizer)))
-                # Sets of hundreds are looked through only where there are several.
-                self._read = frozenset() if self._read is updated else self._read - updated
-                if not self._recorder.capturing():
-                    self._stepped = self._stepped | updated if self._stepped else updated
+                self.has_stepped(optimizer)
+
+    def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """``optimizer`` has updated its parameters, or skipped that."""
+        self.changed(optimizer)
+        (last, updated), self._last = self._last, (_nothing, frozenset())
+        if last() is not optimizer:
+            updated = frozenset(map(id, parameters_of(optimizer)))
+        # Sets of hundreds are looked through only where there are several.
+        self._read = frozenset() if self._read is updated else self._read - updated
+        if not self._recorder.capturing():
+            self._stepped = self._stepped | updated if self._stepped else updated
 
     def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""

@@ -60,6 +60,7 @@ class LayerTable:
         self._unseen: dict[str, set[int]] = {}
         self._refused_scales: Counter[int] = Counter()
         self._uncalled: set[int] = set()
+        self._inside: tuple[tuple[str, ...], frozenset[int]] = (), frozenset()
         uncalled: set[nn.Module] = set()
         sizes = full_sizes(model)
         for name, module in model.named_modules():
@@ -97,6 +98,15 @@ class LayerTable:
     def name(self, index: int) -> str:
         """Name of the layer ``index``."""
         return self._entries[index].name
+
+    def inside(self, names: tuple[str, ...]) -> frozenset[int]:
+        """The layers that ``names`` name, or that are inside a module that they name."""
+        if self._inside[0] is not names:
+            chosen = (
+                i for i, entry in enumerate(self._entries) if any(f"{entry.name}.".startswith(f"{n}.") for n in names)
+            )
+            self._inside = names, frozenset(chosen)
+        return self._inside[1]
 
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""

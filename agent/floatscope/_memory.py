@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope import wire
-from floatscope._record import PendingRecord, StepRecord
+from floatscope._record import PendingRecord, StepRecord, Trouble
 
 __all__ = ["MemorySink"]
 
@@ -21,15 +21,15 @@ class MemorySink:
         self.reason: str | None = None
         self.cost: wire.Cost | None = None
         self.cpu_s = 0.0
-        self.said: list[wire.Focus | wire.Alert] = []
-        """What a server would have said: taken by the next step."""
+        self.said: list[wire.Focus | wire.Alert | Trouble] = []
+        """What a server would have said, or a record shown: taken by the next step."""
         self._records: list[StepRecord] = []
 
     def put(self, record: PendingRecord) -> None:
         """Keep ``record``."""
         self.pending.append(record)
 
-    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
+    def orders(self) -> Sequence[wire.Focus | wire.Alert | Trouble]:
         """All of ``said``, which is empty then."""
         said, self.said = self.said, []
         return said

@@ -1,10 +1,11 @@
 """Operators that compiled code calls. A compiler sees what they take and change, and nothing of what they do.
 
 ``floatscope::measure(Tensor x, Tensor(a!) words, Tensor(b!) hist) -> ()`` merges the statistics of ``x`` into one row:
-``words`` int64 [10], ``hist`` int32 [512]. ``floatscope::before_update(Tensor[] parameters, Tensor[] gradients,
-Tensor(a!) updates, int reader) -> ()`` shows gradients to the reader of that number and adds one to ``updates``
-(int64 [1]). Each says that it changes a tensor, since a compiler drops a call that has no effect. Neither returns
-anything, records anything for a backward pass or lets an exception out.
+``words`` int64 [10], ``hist`` int32 [512]. ``floatscope::measure_gradient`` is the same inside a backward pass.
+``floatscope::before_update(Tensor[] parameters, Tensor[] gradients, Tensor(a!) updates, int reader) -> ()`` shows
+gradients to the reader of that number and adds one to ``updates`` (int64 [1]). Each says that it changes a tensor,
+since a compiler drops a call that has no effect. None returns anything, records anything for a backward pass or lets
+an exception out.
 
 Made with ``torch.library.Library``: a call costs a third of what it costs through ``torch.library.custom_op``.
 """
@@ -53,6 +54,7 @@ class OutputRow:
     """int64 [10]."""
     hist: torch.Tensor
     """int32 [512]."""
+    kind: str = "act"
     dtype: torch.dtype | None = None
     """That of the last tensor that was seen to be merged into it."""
     first_call: int = -1
@@ -81,14 +83,14 @@ class Readers:
     library: torch.library.Library | None = None
     """Kept, since the operators go when it does."""
 
-    def measure(self, x: torch.Tensor, words: torch.Tensor, hist: torch.Tensor) -> None:
-        """Merge ``x`` into a row, if anybody wants outputs at the moment.
+    def measure(self, x: torch.Tensor, words: torch.Tensor, hist: torch.Tensor, *, gradient: bool = False) -> None:
+        """Merge ``x``, of a forward pass or a ``gradient``, into a row, if anybody wants outputs at the moment.
 
         A call that is captured in a graph is measured in any case: no other is going to be made.
         """
         if words.device != x.device or not x.is_floating_point():
             return
-        if torch._C._current_graph_task_id() != -1:
+        if not gradient and torch._C._current_graph_task_id() != -1:
             return  # checkpointing runs this forward pass a second time, inside the backward pass
         if capturing():
             histogram = self.captured = True
@@ -143,6 +145,10 @@ def _defined() -> Readers:
         with _measuring:
             known.measure(x, words, hist)
 
+    def measure_gradient(x: torch.Tensor, words: torch.Tensor, hist: torch.Tensor) -> None:
+        with _measuring:
+            known.measure(x, words, hist, gradient=True)
+
     def before_update(
         parameters: list[torch.Tensor], gradients: list[torch.Tensor], updates: torch.Tensor, reader: int
     ) -> None:
@@ -150,6 +156,8 @@ def _defined() -> Readers:
             known.before_update(parameters, gradients, updates, reader)
 
     _define(known.library, "measure(Tensor x, Tensor(a!) words, Tensor(b!) hist) -> ()", measure)
+    schema = "measure_gradient(Tensor x, Tensor(a!) words, Tensor(b!) hist) -> ()"
+    _define(known.library, schema, measure_gradient)
     _define(
         known.library,
         "before_update(Tensor[] parameters, Tensor[] gradients, Tensor(a!) updates, int reader) -> ()",

@@ -1,4 +1,4 @@
-"""What a server says without being asked, on its way to the threads that act on it."""
+"""What a server says without being asked, and what the records show, on its way to the threads that act on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from floatscope import wire
 from floatscope._conversation import Order
+from floatscope._record import Trouble
 
 __all__ = ["Orders"]
 
@@ -16,7 +17,8 @@ _REMEMBERED = 256
 
 
 class Orders:
-    """Heard on the sending thread; ``freezes`` are the packing thread's, the rest is the training's.
+    """Heard on the sending thread; ``freezes`` are for the packing thread, which adds ``Trouble``; the rest is for the
+    training's.
 
     At most 16 of each wait, and the oldest is forgotten first.
     """
@@ -24,6 +26,7 @@ class Orders:
     def __init__(self) -> None:
         self.freezes: deque[wire.Freeze] = deque(maxlen=_WAITING)
         self._others: deque[wire.Focus | wire.Alert] = deque(maxlen=_WAITING)
+        self._troubles: deque[Trouble] = deque(maxlen=_WAITING)
         self._alerts: deque[int] = deque(maxlen=_REMEMBERED)
 
     def hear(self, order: Order) -> None:
@@ -36,8 +39,12 @@ class Orders:
             self._alerts.append(order.id)
             self._others.append(order)
 
-    def take(self) -> Sequence[wire.Focus | wire.Alert]:
+    def notice(self, trouble: Trouble) -> None:
+        """Pass it on, from the packing thread. Never blocks."""
+        self._troubles.append(trouble)
+
+    def take(self) -> Sequence[wire.Focus | wire.Alert | Trouble]:
         """What came since the last call, each alert once."""
-        if not self._others:
+        if not (self._others or self._troubles):
             return ()
-        return [self._others.popleft() for _ in range(len(self._others))]
+        return [waiting.popleft() for waiting in (self._troubles, self._others) for _ in range(len(waiting))]

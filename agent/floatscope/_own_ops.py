@@ -17,17 +17,26 @@ from floatscope._guard import on_interrupt
 
 __all__ = ["OwnOperations", "backward_runs", "capturing", "why_not_now"]
 
+# Found once: after a step's computation each look into torch's dictionaries waits for memory, several times.
+_interpreter = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_recording, _set_recording = torch.is_grad_enabled, torch._C._set_grad_enabled
+_is_inference = torch.is_inference_mode_enabled
+_autocasts = torch._C._is_any_autocast_enabled
+_NoFunctionModes = torch._C.DisableTorchFunction
+
 _TRANSFORMED = "inside a function transform (vmap, grad, jvp)"
 _TRACED = "inside a trace (jit.trace, export, make_fx)"
 
 
 def why_not_now() -> str | None:
     """Why tensors have no values to measure at the moment; None when they have."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _interpreter() is not None:
         return _TRANSFORMED
-    if torch._C._get_tracing_state() is not None:
+    if _tracing_state() is not None:
         return _TRACED
-    if torch._C._len_torch_dispatch_stack() and any(
+    if _dispatch_modes() and any(
         # Fake tensors, proxies and functional tensors; their modes are the only ones with a slot of their own.
         torch._C._get_dispatch_mode(key) is not None
         for key in (
@@ -69,22 +78,22 @@ class OwnOperations:
 
     def __enter__(self) -> None:
         # Someone who interrupts a training, in a notebook say, may go on with it: no mode of ours may be left then.
-        self._recording = torch.is_grad_enabled()
+        self._recording = _is_recording()
         _open.those.append(self)
         try:
-            if torch._C._len_torch_dispatch_stack():
+            if _dispatch_modes():
                 from torch.utils._python_dispatch import _disable_current_modes
 
                 self._enter(_disable_current_modes())
-            if torch.is_inference_mode_enabled():
+            if _is_inference():
                 self._enter(torch.inference_mode(mode=False))
-                self._recording = torch.is_grad_enabled()
+                self._recording = _is_recording()
             # Whatever happens in between: leaving what was not entered does no harm with this one.
-            self._entered.append(torch._C.DisableTorchFunction())
+            self._entered.append(_NoFunctionModes())
             self._entered[-1].__enter__()
-            torch._C._set_grad_enabled(False)  # noqa: FBT003 (it takes no name)
+            _set_recording(False)  # noqa: FBT003 (it takes no name)
             # Statistics are of the numbers that are there. Some operations of ours it would refuse, cat of float64 say.
-            for device in _AUTOCASTING:
+            for device in _AUTOCASTING if _autocasts() else ():
                 if torch.is_autocast_enabled(device):
                     self._cast.append(device)
                     torch.set_autocast_enabled(device, False)  # noqa: FBT003 (it takes no name)
@@ -100,7 +109,7 @@ class OwnOperations:
         """Once, however often it is called."""
         if self._recording is None:
             return
-        torch._C._set_grad_enabled(self._recording)
+        _set_recording(self._recording)
         for device in self._cast:
             torch.set_autocast_enabled(device, True)  # noqa: FBT003 (it takes no name)
         while self._entered:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -14,15 +13,17 @@ from floatscope._guard import Guard
 from floatscope._log import logger
 from floatscope._orders import Orders
 from floatscope._outbox import Outbox
-from floatscope._packing import Loss, pack
+from floatscope._packing import Loss, pack, yield_the_interpreter
 from floatscope._queue import PendingQueue
 from floatscope._record import RecordLostError, StepRecord
 from floatscope._spool._outbox import SpooledOutbox
+from floatscope._trouble import Watch
 
 __all__ = ["DeviceSource", "Packer"]
 
 _T = TypeVar("_T")
 _asking = Guard("devices were asked")
+_watching = Guard("records were looked at")
 
 _RESOLVE_AT_ONCE_BYTES = 4 << 20
 _RECORDS_PER_TURN = 16
@@ -63,6 +64,7 @@ class Packer:
         self._flight, self._orders = flight, orders
         self._devices = devices
         self._dump_bytes = dump_bytes
+        self._watch = Watch()
         self.last_step = -1
         """The newest that was taken from the queue."""
 
@@ -85,6 +87,9 @@ class Packer:
         more = True
         while more:
             records, more = self._resolve_some()
+            with _watching:
+                for trouble in filter(None, map(self._watch.see, records)):
+                    self._orders.notice(trouble)
             if dropped := self._queue.take_dropped():
                 self._lose("pending_full", dropped.first, dropped.last, dropped.count, dropped.layers)
             if devices and records:
@@ -122,7 +127,7 @@ class Packer:
             for item in pack(records, max_block_bytes):
                 self._outbox.append(item)
                 packed += item.records
-                time.sleep(0)  # lets the training thread have the interpreter
+                yield_the_interpreter()
         except Exception:
             logger.debug("records could not be packed", exc_info=True)
             rest = records[packed:]
@@ -148,5 +153,5 @@ class Packer:
                 self._lose(reason, pending.step, pending.step, 1, pending.layers)
             self.last_step = pending.step
             if len(records) % _RECORDS_PER_TURN == 0:
-                time.sleep(0)
+                yield_the_interpreter()
         return records, True

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from floatscope import wire
 from floatscope._record import StepRecord, SummaryRows
 
-__all__ = ["BLOCK_OVERHEAD", "Batch", "Loss", "empty_batch", "pack"]
+__all__ = ["BLOCK_OVERHEAD", "Batch", "Loss", "empty_batch", "pack", "yield_the_interpreter"]
 
 BLOCK_OVERHEAD = 64
 """Most bytes that ``wire.Block`` adds around its body: tag, field names, seq, CRC and length take 40."""
@@ -205,7 +205,7 @@ def _body(group: Sequence[StepRecord], *, continued: bool) -> wire.Body:
         summaries.append(_summaries(run))
         if sampled := [(step, rows) for step, rows in run if rows.hist is not None]:
             histograms.append(_histograms(sampled))
-        _yield_the_interpreter()
+        yield_the_interpreter()
     return wire.Body(
         continued=continued,
         first_step=min(steps, default=0),
@@ -273,7 +273,7 @@ def _histograms(sampled: _Run) -> wire.Histograms:
     parts = []
     for start in range(0, len(total), _HISTOGRAM_ROWS):
         parts.append(_sparse(total[start : start + _HISTOGRAM_ROWS]))
-        _yield_the_interpreter()
+        yield_the_interpreter()
     first, length, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
     return wire.Histograms(
         kind=rows.kind,
@@ -323,7 +323,6 @@ def _little(array: NDArray[np.generic]) -> NDArray[np.generic]:
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
-def _yield_the_interpreter() -> None:
-    # A background thread in pure Python keeps the interpreter lock for up to 5 ms at a time; the training thread must
-    # not wait that long.
+def yield_the_interpreter() -> None:
+    """Let the training's thread go on: one in pure Python keeps the interpreter lock for up to 5 ms at a time."""
     time.sleep(0)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+
+from floatscope._zero import group_of, is_spread
 
 __all__ = [
     "DATA",
@@ -46,7 +48,7 @@ LOCAL = Placement("local")
 
 _UNKNOWN = "not merged over ranks: nothing says how its parameters are spread (no DDP, FSDP or DTensor)"
 _PARTIAL = "not merged over ranks: partial DTensors, which a reduction has yet to finish"
-_ZERO = "gradients not observed: DeepSpeed ZeRO keeps them in partitions of its own"
+_ENGINE = "deepspeed.runtime.engine"
 
 
 def group_placement(kind: str, members: Sequence[int], rank: int) -> Placement:
@@ -79,7 +81,7 @@ class Ranks:
         self.world = world
         self._model = weakref.ref(model)
         self._ddp: list[weakref.ref[nn.Module]] = []
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
+        self._known: dict[tuple[int, bool], tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
         self._meshes: dict[tuple[int, tuple[Any, ...]], tuple[Any, Placement]] = {}
         self._wrapped: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] | None = None
         self._partial_groups = False
@@ -117,12 +119,12 @@ class Ranks:
         merged, empty when it will."""
         if self.world == 1:
             return WHOLE, ""
-        found, why = self._of(tensor, parameter)
+        found, why = self._of(tensor, parameter, gradient=kind == "grad")
         if kind == "grad":
             self.gradients.add(found.kind)
         return found, why
 
-    def _of(self, tensor: torch.Tensor, parameter: torch.Tensor | None) -> tuple[Placement, str]:
+    def _of(self, tensor: torch.Tensor, parameter: torch.Tensor | None, *, gradient: bool) -> tuple[Placement, str]:
         # Importing DTensor takes over a second; without the import there is none.
         distributed = sys.modules.get("torch.distributed.tensor")
         if distributed is not None and isinstance(tensor, distributed.DTensor):
@@ -130,10 +132,10 @@ class Ranks:
             return place, _PARTIAL if place == LOCAL else ""
         if parameter is None:
             return self.activations, ""
-        known = self._known.get(id(parameter))
+        known = self._known.get((id(parameter), gradient))
         if known is None or known[0]() is not parameter:
-            place, why = self._of_parameter(parameter)
-            self._known[id(parameter)] = known = (weakref.ref(parameter), place, why)
+            place, why = self._of_parameter(parameter, gradient=gradient)
+            self._known[id(parameter), gradient] = known = (weakref.ref(parameter), place, why)
         return known[1], known[2]
 
     def _on_mesh(self, tensor: Any) -> Placement:  # noqa: ANN401 - a DTensor, whose import is the user's
@@ -146,9 +148,13 @@ class Ranks:
             self._partial_groups |= place.kind == "replica" and mesh.mesh.numel() < self.world
         return known[1]
 
-    def _of_parameter(self, parameter: torch.Tensor) -> tuple[Placement, str]:
-        if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
-            return (Placement("shard"), _ZERO) if hasattr(parameter, "ds_tensor") else (LOCAL, _ZERO)
+    def _of_parameter(self, parameter: torch.Tensor, *, gradient: bool) -> tuple[Placement, str]:
+        if is_spread(parameter):
+            members, whole = group_of(parameter)
+            self._partial_groups |= len(members) < self.world
+            if gradient or not whole:
+                return Placement("shard"), ""
+            return group_placement("replica", members, self.rank), ""
         if self._wrapped is None:
             self._wrapped = dict(self._find_wrapped())
         known = self._wrapped.get(id(parameter))
@@ -158,22 +164,31 @@ class Ranks:
 
     def _find_wrapped(self) -> Iterator[tuple[int, tuple[weakref.ref[torch.Tensor], Placement]]]:
         """By id, every parameter that a wrapper has, and what that makes of it."""
-        for ddp in self._wrappers():
-            members = torch.distributed.get_process_group_ranks(ddp.process_group)
+        for group, parameters in self._wrappers():
+            members = group if isinstance(group, list) else torch.distributed.get_process_group_ranks(group)
             self._partial_groups |= len(members) < self.world
             place = group_placement("replica", members, self.rank)
-            yield from ((id(p), (weakref.ref(p), place)) for p in ddp._module_parameters)
+            yield from ((id(p), (weakref.ref(p), place)) for p in parameters)
         model = self._model()
         for strategy, handle, wrapper in _flat(model) if model is not None else ():
             place = self._flat_placement(strategy, wrapper)
             yield from ((id(p), (weakref.ref(p), place)) for p in _held(handle))
 
-    def _wrappers(self) -> Iterator[Any]:
+    def _wrappers(self) -> Iterator[tuple[Any, Iterable[torch.Tensor]]]:
+        """Process group, or ranks, and parameters of each wrapper that has all of them hold the same."""
         model = self._model()
-        if model is not None and torch.distributed.is_available():
-            wrapper = nn.parallel.DistributedDataParallel
-            yield from (module for module in model.modules() if isinstance(module, wrapper))
-        yield from (module for known in self._ddp if (module := known()) is not None)
+        modules: list[Any] = [*model.modules()] if model is not None and torch.distributed.is_available() else []
+        engine = sys.modules.get(_ENGINE)
+        for module in modules + [module for known in self._ddp if (module := known()) is not None]:
+            if isinstance(module, nn.parallel.DistributedDataParallel):
+                yield module.process_group, module._module_parameters
+            elif engine is not None and isinstance(module, engine.DeepSpeedEngine):
+                yield module.seq_data_parallel_group, module.module.parameters()
+        parameters = list(model.parameters()) if model is not None else []
+        spread = next((p for p in parameters if is_spread(p)), None)
+        if spread is not None:
+            # Without the engine, which is what has the frozen ones that DeepSpeed leaves as they are.
+            yield group_of(spread)[0], parameters
 
     def _flat_placement(self, strategy: str, wrapper: Any) -> Placement:  # noqa: ANN401 - of FSDP1
         if strategy == "NO_SHARD":

@@ -26,31 +26,42 @@ class Dropped:
 class PendingQueue:
     """First in, first out, bounded in records and in bytes of host memory.
 
-    A full queue drops its oldest record: the latest state matters more than history. ``put`` is for the training
-    thread and does no more than a few field updates under the lock; the other methods are for one consumer.
+    A full queue drops its oldest record: the latest state matters more than history. ``put`` is for one thread at a
+    time, the training's, and takes the lock only to drop: after a step's computation everything that it touches has to
+    come from memory, and the lock doubles its time. The other methods are for one consumer.
     """
 
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._records: deque[PendingRecord] = deque()
-        self._bytes = 0
+        # Each is written by one side only: by ``put``, and under the lock.
+        self._bytes_put = 0
+        self._bytes_gone = 0
         self._dropped: Dropped | None = None
         # Re-entrant: a signal handler may end the training in the middle of a put, on the same thread.
         self._lock = threading.RLock()
 
     def put(self, record: PendingRecord) -> int:
         """Take ``record`` and return the bytes that now wait."""
+        nbytes = record.nbytes
+        # Before it can be taken, so that what waits is never negative. Nothing interrupts an addition and its store.
+        self._bytes_put += nbytes
+        self._records.append(record)
+        waiting = self._bytes_put - self._bytes_gone
+        if waiting > self._max_bytes or len(self._records) > self._max_records:
+            self._drop()
+            return self.nbytes
+        return waiting
+
+    def _drop(self) -> None:
         with self._lock:
-            self._records.append(record)
-            self._bytes += record.nbytes
-            while len(self._records) > 1 and (len(self._records) > self._max_records or self._bytes > self._max_bytes):
+            while len(self._records) > 1 and (len(self._records) > self._max_records or self.nbytes > self._max_bytes):
                 self._drop_oldest()
-            return self._bytes
 
     def _drop_oldest(self) -> None:
         oldest = self._records.popleft()
-        self._bytes -= oldest.nbytes
+        self._bytes_gone += oldest.nbytes
         before = self._dropped
         if before is None:
             self._dropped = Dropped(oldest.step, oldest.step, 1, oldest.layers)
@@ -78,22 +89,23 @@ class PendingQueue:
         with self._lock:
             if not self._records or self._records[0] is not oldest:
                 return None
-            self._bytes -= oldest.nbytes
+            self._bytes_gone += oldest.nbytes
             return self._records.popleft()
 
     def clear(self) -> int:
         """Throw everything away and return how many records that were, those dropped before included."""
         with self._lock:
-            count = len(self._records) + (self._dropped.count if self._dropped else 0)
-            self._records.clear()
-            self._bytes = 0
+            count = self._dropped.count if self._dropped else 0
             self._dropped = None
+            while self._records:
+                self._bytes_gone += self._records.popleft().nbytes
+                count += 1
             return count
 
     @property
     def nbytes(self) -> int:
         """Bytes of host memory that wait."""
-        return self._bytes
+        return self._bytes_put - self._bytes_gone
 
     def __len__(self) -> int:
         return len(self._records)

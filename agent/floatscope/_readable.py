@@ -8,6 +8,7 @@ import torch
 
 from floatscope._operands import format_of
 from floatscope._stats._bounds import has_memory
+from floatscope._zero import own_elements
 
 __all__ = ["PLAIN", "local_part", "stored_format", "stored_values", "why_not"]
 
@@ -26,9 +27,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to_local()
     if type(tensor) in PLAIN:
         if "deepspeed" in sys.modules:
-            # ZeRO-3 leaves a parameter empty, and what this rank has of it beside it.
-            part = getattr(tensor, "ds_tensor", None)
-            return part if isinstance(part, torch.Tensor) else tensor
+            own = own_elements(tensor)
+            return tensor if own is None else own
         return tensor
     collectives = sys.modules.get("torch.distributed._functional_collectives")
     if collectives is not None and isinstance(tensor, collectives.AsyncCollectiveTensor):

@@ -19,6 +19,7 @@ __all__ = [
     "Sink",
     "StepRecord",
     "SummaryRows",
+    "Trouble",
     "encodable",
 ]
 
@@ -118,6 +119,20 @@ class LostRecord:
         raise RecordLostError(self.reason)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The loss or a gradient of ``step`` was not finite.
+
+    ``skipped``: beside a finite loss, so that it is the scaler's ordinary work. ``first``: the step before was sound.
+    ``shown``: outputs were read in it, which tell where it came from.
+    """
+
+    step: int
+    skipped: bool
+    first: bool
+    shown: bool
+
+
 class NoThreadError(RuntimeError):
     """The process may not start another thread."""
 
@@ -129,8 +144,8 @@ class Sink(Protocol):
     def cpu_s(self) -> float:
         """Processor time of the sink's threads so far, in seconds."""
 
-    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
-        """What the server has said since the last call."""
+    def orders(self) -> Sequence[wire.Focus | wire.Alert | Trouble]:
+        """What the server has said since the last call, and what the records have shown."""
 
     def report(self, cost: wire.Cost) -> None:
         """Tell the server, with its next beat, what the agent costs."""

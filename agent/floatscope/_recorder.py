@@ -424,10 +424,14 @@ class Recorder:
         if not scalars or self.capturing():
             return
         with _logging, OwnOperations():
-            for name, value in scalars.items():
-                with _naming:
-                    known = encodable(name)
-                    self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))
+            self.note(scalars)
+
+    def note(self, scalars: Mapping[str, object]) -> None:
+        """The same where our own operations are apart already, and no capture runs."""
+        for name, value in scalars.items():
+            with _naming:
+                known = encodable(name)
+                self.buffer.scalars[known] = self.scalar(name, value, self.buffer.scalars.get(known))
 
     def scalar(self, name: str, value: object, into: Scalar | None = None) -> Scalar:
         """``value`` as a number, or as a copy on its device for one that would have to be waited for.

@@ -8,9 +8,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 
 import torch
 from torch import nn
@@ -18,14 +17,15 @@ from torch import nn
 from floatscope import wire
 from floatscope._activations import ActivationTap
 from floatscope._alert import Alert, no_reaction
+from floatscope._arguments import Optimizer, Optimizers, checked
 from floatscope._backend import Backend
 from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
+from floatscope._deepspeed import DeepSpeedTap
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, LayerTable
 from floatscope._log import logger
-from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
 from floatscope._placement import Ranks, rank_and_world
@@ -54,8 +54,8 @@ _COVERAGE_EVERY = 100
 _NAMES_LENGTH = 400
 """Characters; a server takes no longer texts than 512."""
 
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _Detail = str | int | float | bool | None
-Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 
 class Scope:
@@ -68,7 +68,7 @@ class Scope:
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[Optimizer],
         scaler: torch.amp.GradScaler | None,
         config: Config,
         sink: Callable[[], Sink],
@@ -80,7 +80,9 @@ class Scope:
         self._table = LayerTable(model)
         self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
         self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), backend)
-        self._gradients = GradientTap(self._recorder, optimizers)
+        torch_s_own = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
+        self._gradients = GradientTap(self._recorder, torch_s_own)
+        deepspeed = DeepSpeedTap(self._recorder, self._gradients)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
@@ -90,8 +92,9 @@ class Scope:
         self._activations = ActivationTap(
             self._recorder, model, lambda: self._gradients.keep_scale(), operands=config.operands
         )
-        compiled = compiled_code_tap(self._recorder, model, config)
-        taps = [tap for tap in (self._scaler, self._gradients, self._activations, compiled) if tap is not None]
+        compiled = compiled_code_tap(self._recorder, model, config, lambda: self._gradients.keep_scale())
+        all_taps = (self._scaler, self._gradients, deepspeed, self._activations, compiled)
+        taps = [tap for tap in all_taps if tap is not None]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             with _preparing:
@@ -139,8 +142,7 @@ class Scope:
             self._due_after_capture, self._recorder.captured.held = False, True
             self._end_step()
             self._recorder.captured.held = False
-        self._recorder.log(scalars if loss is None else {"loss": loss, **scalars})
-        self._end_step()
+        self._end_step(scalars if loss is None else {"loss": loss, **scalars})
         self._sampling.reaction.react(self._recorder.buffer.step)
 
     def log(self, **scalars: object) -> None:
@@ -160,9 +162,10 @@ class Scope:
     ) -> None:
         self._close("finished" if error is None else "failed")
 
-    def _end_step(self) -> None:
+    def _end_step(self, scalars: Mapping[str, object] = _NOTHING) -> None:
         # Also called by hooks, inside whatever surrounds the user's module.
         with _ending, OwnOperations():
+            self._recorder.note(scalars)
             self._conclude_step()
 
     def _conclude_step(self) -> None:
@@ -381,9 +384,9 @@ def watch(
     """Observe a training and report to a Floatscope server.
 
     ``optimizer`` is one, or several in a sequence; without it every optimizer that holds a parameter of ``model`` is
-    followed. Give the ``scaler`` if one is used: its skipped steps are invisible otherwise. ``options`` are fields of
-    ``Config`` and go over ``config``. A model that is watched already gives the scope it has. The scope closes when the
-    model is collected.
+    followed, as those of DeepSpeed are in any case. Give the ``scaler`` if one is used: its skipped steps are invisible
+    otherwise. ``options`` are fields of ``Config`` and go over ``config``. A model that is watched already gives the
+    scope it has. The scope closes when the model is collected.
 
     ``on_alert`` is called with each ``floatscope.Alert`` of severity warning or critical that the server raises for the
     run, on this thread and at the end of the next ``scope.step()``; what it raises is logged and recorded.
@@ -415,7 +418,7 @@ def _attach(
     sink: Sink | None,
     backend: Backend | None,
 ) -> Scope:
-    optimizers = _checked(model, optimizer, scaler)
+    optimizers = checked(model, optimizer, scaler)
     _remove_retired()
     if model in _attached:
         present = _attached[model].config.run
@@ -439,55 +442,3 @@ def _attach(
     except NoThreadError as error:
         logger.warning("no thread could be started (%s): training goes on without telemetry", error)
         return _SilentScope(chosen, "no thread could be started")
-
-
-def _checked(model: nn.Module, optimizer: Optimizers, scaler: object) -> Sequence[torch.optim.Optimizer]:
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if next(model.parameters(), None) is None:
-        raise ValueError("model: it has no parameters, so there is nothing to watch; pass the module that is trained")
-    optimizers = _listed(optimizer)
-    parameters = set(model.parameters())
-    for number, given in enumerate(optimizers):
-        if not any(p in parameters for group in given.param_groups for p in group["params"]):
-            raise ValueError(
-                f"optimizer {number} ({type(given).__name__}) holds no parameter of the model; "
-                "create it from the parameters of the model that you pass"
-            )
-    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        raise ValueError(f"scaler: expected torch.amp.GradScaler, got {type(scaler).__name__}")
-    for name, module in model.named_modules():
-        if any(nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
-            raise ValueError(
-                f"{name or 'model'}: its parameters have no shape yet; run one batch through the model first"
-            )
-        if isinstance(module, CastsOperands):
-            _check_operands(name, module)
-    return optimizers
-
-
-def _listed(optimizer: object) -> list[torch.optim.Optimizer]:
-    if optimizer is None:
-        return []
-    # A network may be iterable too, over its layers.
-    listed: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
-    for one in listed:
-        if not isinstance(one, torch.optim.Optimizer):
-            wrong = one if isinstance(optimizer, list | tuple) else optimizer
-            raise ValueError(
-                f"optimizer: expected torch.optim.Optimizer or a sequence of them, got {type(wrong).__name__}"
-            )
-    return listed
-
-
-def _check_operands(name: str, module: CastsOperands) -> None:
-    with OwnOperations():
-        try:
-            operands = dict(module.floatscope_operands())
-        except Exception as error:
-            raise ValueError(f"{name}: floatscope_operands() raised {type(error).__name__}: {error}") from error
-    if unknown := set(operands) - set(CASTS):
-        raise ValueError(f"{name}: unknown operands {sorted(unknown, key=str)}; known are {', '.join(CASTS)}")
-    for kind, operand in operands.items():
-        if not isinstance(operand, Operand):
-            raise ValueError(f"{name}: operand {kind}: expected floatscope.Operand, got {type(operand).__name__}")

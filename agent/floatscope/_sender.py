@@ -28,7 +28,7 @@ from floatscope._orders import Orders
 from floatscope._outbox import Outbox
 from floatscope._packer import DeviceSource, Packer
 from floatscope._queue import PendingQueue
-from floatscope._record import NoThreadError, PendingRecord
+from floatscope._record import NoThreadError, PendingRecord, Trouble
 from floatscope._spool._home import About
 from floatscope._spool._leftovers import Leftovers
 from floatscope._spool._outbox import SpooledOutbox
@@ -213,8 +213,8 @@ class Sender:
         """Processor time of all threads, in seconds, as of their last pause."""
         return sum(self._cpu_s) + (sum(self._spooler.cpu_s) if self._spooler is not None else 0.0)
 
-    def orders(self) -> Sequence[wire.Focus | wire.Alert]:
-        """What the server has said since the last call, each alert once."""
+    def orders(self) -> Sequence[wire.Focus | wire.Alert | Trouble]:
+        """What the server has said since the last call, each alert once, and what the records have shown."""
         return self._orders.take()
 
     def report(self, cost: wire.Cost) -> None:

@@ -68,21 +68,25 @@ class Bracket:
     estimate: Floats
 
 
-def count_at_or_below(hist: Counts, threshold: ArrayLike, absmin: ArrayLike, absmax: ArrayLike) -> Bracket:
+def count_at_or_below(
+    hist: Counts, threshold: ArrayLike, absmin: ArrayLike, absmax: ArrayLike, *, cumulative: Counts | None = None
+) -> Bracket:
     """Per row, the number of histogrammed magnitudes at or below ``threshold``.
 
     ``hist`` is int64 [..., 512]; ``threshold``, ``absmin`` and ``absmax`` (smallest and largest magnitude counted)
     broadcast against its leading shape. Exact (low = high) where the threshold is a bin edge or lies outside
-    [absmin, absmax). Inside a bin the estimate takes magnitudes to be spread evenly between its edges.
+    [absmin, absmax). Inside a bin the estimate takes magnitudes to be spread evenly between its edges. ``cumulative``
+    is the running sum of ``hist`` over its bins, for callers that ask for several thresholds: it is what takes long.
     """
     t, smallest, largest = np.broadcast_arrays(
         *(np.asarray(a, dtype=np.float64) for a in (threshold, absmin, absmax)), np.empty(hist.shape[:-1])
     )[:3]
-    total = hist.sum(axis=-1, dtype=np.float64)
-    below = np.concatenate([np.zeros((*hist.shape[:-1], 1)), np.cumsum(hist, axis=-1, dtype=np.float64)], axis=-1)
+    if cumulative is None:
+        cumulative = np.cumsum(hist, axis=-1)
+    total = cumulative[..., -1].astype(np.float64)
     bin_ = np.clip(np.searchsorted(_EDGES, t, side="right") - 1, 0, _FINITE_BINS - 1)
-    left = np.take_along_axis(below, bin_[..., None], axis=-1)[..., 0]
     inside = np.take_along_axis(hist, bin_[..., None], axis=-1)[..., 0].astype(np.float64)
+    left = np.take_along_axis(cumulative, bin_[..., None], axis=-1)[..., 0] - inside
     low_edge, high_edge = _EDGES[bin_], _EDGES[bin_ + 1]
     # The extremes are exact, so one element of the bin is known to lie on each side.
     known_below = (inside > 0) & (smallest > low_edge) & (smallest <= t)
@@ -146,8 +150,11 @@ def shares_in_format(
             [3 * f.min_subnormal for f in limits],
         )
     )
-    under, fits, near = (count_at_or_below(hist, t, absmin, absmax) for t in (zero, largest, lowest))
-    total = hist.sum(axis=1)
+    cumulative = np.cumsum(hist, axis=1)
+    under, fits, near = (
+        count_at_or_below(hist, t, absmin, absmax, cumulative=cumulative) for t in (zero, largest, lowest)
+    )
+    total = cumulative[:, -1]
     of = np.where((total > 0) & ~np.isnan(usable), total, np.nan)
     return Shares(
         under=under.estimate / of,

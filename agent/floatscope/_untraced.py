@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from floatscope._concealment import Unseen
 from floatscope._guard import Guard
 
-__all__ = ["UntracedHooks"]
+__all__ = ["UntracedHooks", "run_untraced"]
 
 _hiding = Guard("hooks were kept out of a trace")
 _TABLES = ("_forward_hooks", "_forward_pre_hooks")
@@ -84,6 +85,18 @@ class UntracedHooks:
                 if own[name] is nothing:
                     hooks.update(nothing)
                     own[name] = hooks
+
+
+def run_untraced(code: CodeType) -> None:
+    """Have the function with this ``code``, and what it calls, run as they are where torch.compile would compile them.
+
+    A hook of the module that is compiled is no part of its graph but a function of its own, and would become a program
+    of what it does in a trace, which is nothing. Torch before 2.7 has no word for it.
+    """
+    evaluation: Any = torch._C._dynamo.eval_frame
+    if hasattr(evaluation, "set_code_exec_strategy"):
+        skip = evaluation._FrameAction.SKIP
+        evaluation.set_code_exec_strategy(code, evaluation._FrameExecStrategy(skip, skip))
 
 
 def _hooks_on_all_modules() -> bool:

@@ -72,6 +72,8 @@ MAX_BLOCK_BYTES = 1 << 20
 MAX_IN_FLIGHT = 8
 MAX_FOCUS_STEPS = 10_000
 """Steps that one ``Focus`` may ask for."""
+READINGS = ("gradients", "activations", "weights", "updates", "histograms")
+"""What has an interval of its own and can be asked for."""
 MAX_RUN_NAME = 128
 """Characters."""
 MISSING_BITS = 0x7FC00001
@@ -368,9 +370,15 @@ class Refused(_Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class Focus(_Struct, frozen=True, kw_only=True, tag="focus"):
-    """Read everything in each of the next ``steps`` steps (at most ``MAX_FOCUS_STEPS``), then as before."""
+    """Read more in each of the next ``steps`` steps (at most ``MAX_FOCUS_STEPS``), then as before.
+
+    ``kinds`` are some of ``READINGS``; ``layers`` those whose outputs, inputs and output gradients are read, by their
+    names or by a module's around them. Empty for all.
+    """
 
     steps: int
+    kinds: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
 
 
 class Freeze(_Struct, frozen=True, kw_only=True, tag="freeze"):

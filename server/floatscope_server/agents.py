@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from floatscope import wire
@@ -30,8 +30,8 @@ class Agents:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connected: dict[str, dict[Tell, int]] = {}
-        """By run, with the attempt that each speaks for."""
+        self._connected: dict[str, dict[Tell, tuple[int, int]]] = {}
+        """By run, with the attempt and the rank that each speaks for."""
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, str, wire.ServerMessage]] = deque(maxlen=_KEPT)
         self._frozen: dict[tuple[str, str], float] = {}
@@ -42,9 +42,9 @@ class Agents:
 
     # In the event loop.
 
-    def add(self, run: str, attempt: int, tell: Tell) -> None:
-        """An agent of ``attempt`` of ``run`` has been welcomed."""
-        self._connected.setdefault(run, {})[tell] = attempt
+    def add(self, run: str, attempt: int, tell: Tell, *, rank: int = 0) -> None:
+        """The agent of ``rank`` of ``attempt`` of ``run`` has been welcomed."""
+        self._connected.setdefault(run, {})[tell] = attempt, rank
         since = self._clock() - _KEPT_S
         with self._lock:
             missed = [message for at, name, message in self._recent if name == run and at >= since]
@@ -58,10 +58,20 @@ class Agents:
         if not connected:
             self._connected.pop(run, None)
 
-    def tell(self, run: str, message: wire.ServerMessage, *, attempt: int | None = None) -> int:
-        """Say ``message`` to the agents of ``run``, of ``attempt`` or of all; how many that were."""
-        connected = self._connected.get(run, {})
-        return sum(tell(message) for tell, of in connected.items() if attempt is None or of == attempt)
+    def tell(
+        self,
+        run: str,
+        message: wire.ServerMessage,
+        *,
+        attempt: int | None = None,
+        ranks: Collection[int] | None = None,
+    ) -> int:
+        """Say ``message`` to the agents of ``run``, of ``attempt`` and ``ranks`` or of all; how many that were."""
+        return sum(
+            tell(message)
+            for tell, (of, rank) in self._connected.get(run, {}).items()
+            if (attempt is None or of == attempt) and (ranks is None or rank in ranks)
+        )
 
     # From any thread.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
+from sqlmodel import Session
 
 from floatscope import wire
 from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError, dump_content, dump_list
+from floatscope_server.query.heatmap import run_layers
+from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import Running
@@ -19,10 +22,21 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/runs/{run}", tags=["focus"])
 
 
+_MOST_NAMES = 64
+
+_Kind = Literal["gradients", "activations", "weights", "updates", "histograms"]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+_Rank = Annotated[int, Field(ge=0, lt=MAX_RANK)]
+
+
 class FocusIn(BaseModel):
-    """For how many steps everything is read."""
+    """For how many steps more is read, and of what. Lists without an entry stand for everything; ``layers`` are names
+    of layers, or of modules for all layers in them, and choose whose outputs, inputs and output gradients are read."""
 
     steps: int = Field(ge=1, le=wire.MAX_FOCUS_STEPS)
+    kinds: list[_Kind] = Field(default=[], max_length=len(wire.READINGS))
+    layers: list[_Name] = Field(default=[], max_length=_MOST_NAMES)
+    ranks: list[_Rank] = Field(default=[], max_length=1024)
 
 
 class FocusOut(BaseModel):
@@ -34,24 +48,43 @@ class FocusOut(BaseModel):
 
 @router.post("/focus")
 async def focus(run: str, wanted: FocusIn, services: Running) -> FocusOut:
-    """Have every connected agent of the run read everything in each of its next steps, whatever that costs."""
+    """Have the connected agents of the run read more in each of their next steps, whatever that costs."""
     # What an earlier attempt left behind comes over a connection too, and has no step to look closer at.
-    attempt = await services.answer(lambda session: run_named(session, run).attempt)
-    told = services.agents.tell(run, wire.Focus(steps=wanted.steps), attempt=attempt)
+    attempt = await services.answer(lambda session: _attempt_with(session, run, wanted.layers))
+    order = wire.Focus(steps=wanted.steps, kinds=tuple(wanted.kinds), layers=tuple(wanted.layers))
+    told = services.agents.tell(run, order, attempt=attempt, ranks=wanted.ranks or None)
     if not told:
         raise Refusal(
             409,
             "no_agent",
-            "no agent of this run is connected, so nobody can look closer",
+            f"no agent of {'these ranks of ' if wanted.ranks else ''}this run is connected, so nobody can look closer",
             "ask while the training runs and its agent reaches this server",
         )
     return FocusOut(agents=told, steps=wanted.steps)
 
 
+def _attempt_with(session: Session, run: str, names: list[str]) -> int:
+    """The present attempt of the run; ``UnknownLayerError`` for a name that is no layer's nor a module's around one."""
+    found = run_named(session, run)
+    assert found.id is not None
+    if names:
+        known = [f"{layer.name}." for layer in run_layers(session, found.id).values()]
+        for name in names:
+            if not any(layer.startswith(f"{name}.") for layer in known):
+                raise UnknownLayerError(name)
+    return found.attempt
+
+
 @router.get("/dumps", response_class=JSONText)
 async def dumps(run: str, services: Running) -> Response:
-    """What the flight recorders of the run held when something broke, oldest first."""
-    return await services.answer(lambda session: JSONText(dump_list(session, run_named(session, run))))
+    """What the flight recorders of the run held when something broke, oldest first, and how much of it is kept."""
+
+    def listed(session: Session) -> Response:
+        found = dump_list(session, run_named(session, run))
+        kept = sum(dump["bytes"] for dump in found)
+        return JSONText({"dumps": found, "bytes": kept, "max_bytes": services.settings.dump_bytes})
+
+    return await services.answer(listed)
 
 
 @router.get("/dumps/{dump}", response_class=JSONText)
@@ -69,7 +102,10 @@ async def one_dump(
         )
     except UnknownDumpError:
         raise Refusal(
-            404, "unknown_dump", f"the run has no dump {dump[:60]!r}", "GET the run's dumps to list them"
+            404,
+            "unknown_dump",
+            f"the run has no dump {dump[:60]!r}, or not any more",
+            "GET the run's dumps to list them",
         ) from None
     except DumpTooLargeError:
         raise Refusal(

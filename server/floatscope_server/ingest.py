@@ -53,7 +53,7 @@ async def _converse(socket: WebSocket, intake: Intake, agents: Agents) -> None:
     def answer(message: wire.ServerMessage) -> None:
         outgoing.put(message)
         if isinstance(message, wire.Welcome):
-            agents.add(conversation.run, message.attempt, outgoing.tell)
+            agents.add(conversation.run, message.attempt, outgoing.tell, rank=conversation.rank)
 
     conversation = Conversation(intake, answer)
     try:

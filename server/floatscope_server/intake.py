@@ -61,6 +61,7 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self.run = ""
         """The name in the hello."""
+        self.rank = 0
         self._writer: str | None = None
         self._open = asyncio.Semaphore(wire.MAX_IN_FLIGHT)
         self._pending = 0
@@ -94,6 +95,7 @@ class Conversation:
         self._idle.clear()
         if isinstance(message, wire.Hello):
             self._writer, self.run = message.identity.writer, message.identity.run
+            self.rank = message.identity.rank
         assert self._writer is not None
         size = len(data)
 

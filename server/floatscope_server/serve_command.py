@@ -35,6 +35,7 @@ def serve(args: argparse.Namespace) -> int:
             db=args.db,
             token_file=Path(args.token_file) if args.token_file else None,
             public_url=args.public_url,
+            dump_bytes=args.dump_bytes,
             allowed_hosts=tuple(args.allowed_host) if args.allowed_host else None,
             webhook_allow=tuple(args.webhook_allow) if args.webhook_allow else None,
         )

@@ -59,6 +59,9 @@ class Settings:
     max_runs: int = 100_000
     """Runs in the store; a further name is refused."""
 
+    dump_bytes: int = 1024 * _MIB
+    """Bytes of the flight recorders' dumps of one run; then the oldest go, those of open alerts last."""
+
     queue_bytes: int = 64 * _MIB
     """Bytes of telemetry received and not yet committed, over all agents; then sockets are not read."""
 
@@ -108,6 +111,8 @@ class Settings:
         for name in ("commit_interval_s", "stalled_after_s", "lost_after_s", "user_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0")
+        if self.dump_bytes < 0:
+            raise ValueError(f"dump_bytes {self.dump_bytes} is no size; write a number of bytes, 0 to keep no dumps")
 
     @property
     def loopback(self) -> bool:
@@ -155,7 +160,8 @@ class Settings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
         """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_PUBLIC_URL``,
-        ``_ALLOWED_HOSTS`` and ``_WEBHOOK_ALLOW`` (lists by commas); an override that is not None wins."""
+        ``_DUMP_BYTES``, ``_ALLOWED_HOSTS`` and ``_WEBHOOK_ALLOW`` (lists by commas); an override wins unless it is
+        None."""
         values: dict[str, object] = {}
         for name in ("host", "db", "public_url"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
@@ -163,10 +169,11 @@ class Settings:
         for name in ("data", "token_file"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
                 values[name] = Path(text)
-        if text := environ.get("FLOATSCOPE_PORT"):
-            if not text.isdecimal():
-                raise ValueError(f"FLOATSCOPE_PORT is {text!r}; it must be a number")
-            values["port"] = int(text)
+        for name in ("port", "dump_bytes"):
+            if text := environ.get(variable := f"FLOATSCOPE_{name.upper()}"):
+                if not text.isdecimal():
+                    raise ValueError(f"{variable} is {text!r}; it must be a number")
+                values[name] = int(text)
         for name in ("allowed_hosts", "webhook_allow"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
                 values[name] = tuple(item.strip() for item in text.split(",") if item.strip())

@@ -7,13 +7,25 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from floatscope._summary import BINS, Summary, magnitude_of_bits
 
-__all__ = ["Array", "assert_same", "expected"]
+__all__ = ["DTYPES", "Array", "assert_same", "expected"]
 
 Array: TypeAlias = NDArray[np.float32]
+DTYPES = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
+"""Formats that every variant reads without plain torch."""
 
 
 def expected(values: Array) -> Summary:

@@ -1,17 +1,21 @@
-"""One rank of small distributed trainings, each beside its plain double: ``python -m tests.agent.distributed_ranks``.
+"""Small distributed trainings, each beside its plain double: ``python -m tests.agent.distributed_ranks``.
 
-Arguments: folder, rank, world, then names of trainings. What each leaves lies in the folder as NAME.RANK.pickle. Names
-that begin with "plain" are run by whoever calls ``run`` with a world of 1.
+Arguments: folder, then WORLD=NAME,NAME with names of trainings. What each leaves lies in the folder WORLD of that as
+NAME.RANK.pickle. Names that begin with "plain" are run by whoever calls ``run`` with a world of 1; "to_server:RUN:RANK"
+is the one for a server, in which RANK reports nothing (-1: all report).
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,21 @@ STEPS = 3
 EVERY = floatscope.Config(
     activations_every=1, weights_every=1, updates_every=1, histograms_every=1, overhead_budget=0.0
 )
+CARDS = "FLOATSCOPE_TESTS_ON_CARDS"
+"""In the environment: each rank has a GPU of its own, and they talk through NCCL."""
+IMPORTED_LATE = (
+    "floatscope._scope",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.tensor.parallel",
+)
 VOCABULARY, WIDTH, INNER, BATCH = 11, 6, 10, 8
+
+
+def device() -> torch.device:
+    """Where this process trains."""
+    return torch.device("cuda", torch.cuda.current_device()) if CARDS in os.environ else torch.device("cpu")
 
 
 class Model(nn.Module):
@@ -56,7 +74,7 @@ class Model(nn.Module):
         self.head.weight = self.embedding.weight
         if unused:
             self.unused = nn.Linear(WIDTH, WIDTH)
-        self.to(torch.float64)
+        self.to(device(), torch.float64)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         h = self.embedding(tokens)
@@ -83,7 +101,7 @@ class Training:
 def tokens_of(step: int) -> torch.Tensor:
     """[BATCH, 5] of one step, the same on every rank."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randint(VOCABULARY, (BATCH, 5), generator=generator)
+    return torch.randint(VOCABULARY, (BATCH, 5), generator=generator).to(device())
 
 
 def parts_of(tokens: torch.Tensor, training: Training) -> list[torch.Tensor]:
@@ -117,7 +135,7 @@ def train(training: Training, *, watch: bool = True, steps: int = STEPS, **optio
         optimizer.step()
         if scope is not None:
             scope.step(loss=loss)
-    result: dict[str, Any] = {"norms": norms, "weights": [local(p).clone() for p in training.model.parameters()]}
+    result: dict[str, Any] = {"norms": norms, "weights": [local(p).cpu().clone() for p in training.model.parameters()]}
     if scope is not None:
         result["coverage"] = scope.coverage
         scope.close()
@@ -170,7 +188,7 @@ def hsdp() -> Training:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh(device().type, (2, dist.get_world_size() // 2), mesh_dim_names=("replica", "shard"))
     model = Model()
     fully_shard(model.up, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -191,7 +209,7 @@ def fsdp1() -> Training:
     """Flat parameters, seen as the original ones."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = FullyShardedDataParallel(Model(), use_orig_params=True, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(Model(), use_orig_params=True, device_id=device())
     return Training(model=model)
 
 
@@ -235,9 +253,12 @@ def tensor_parallel() -> Training:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     model = Model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return Training(model=model, data_parallel=False)
+    # What goes through lists, as on a GPU unless told otherwise, takes no mixture of DTensors and plain ones.
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=0.1, foreach=False)
+    return Training(model=model, data_parallel=False, optimizer=optimizer)
 
 
 def unknown() -> Training:
@@ -254,31 +275,28 @@ def fsdp2_whole() -> Training:
     return Training(model=model)
 
 
-def start_ranks(
-    folder: Path, world: int, names: Sequence[str], *, silent: int | None = None, **environment: str
-) -> list[subprocess.Popen[str]]:
-    """Processes that run ``names``, of which the rank ``silent`` reports nothing; ``finish`` waits for them."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), str(rank), str(world), *names],
-            cwd=ROOT,
-            env=variables | ({"FLOATSCOPE_DISABLED": "1"} if rank == silent else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+def start_ranks(folder: Path, worlds: Mapping[int, Sequence[str]], **environment: str) -> subprocess.Popen[str]:
+    """A process whose children run the names of each world, in ``folder`` / WORLD; ``finish`` waits for it."""
+    wanted = [f"{world}={','.join(names)}" for world, names in worlds.items()]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.agent.distributed_ranks", str(folder), *wanted],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    """Wait until all have ended well."""
+def finish(*processes: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> None:
+    """Wait until all have ended well; each leads a session of its own."""
     try:
-        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+        outputs = [process.communicate(timeout=deadline_s)[0] for process in processes]
     finally:
         for process in processes:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output
 
@@ -296,31 +314,79 @@ def run(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def group(folder: Path, rank: int, world: int) -> Iterator[None]:
-    """A process group of gloo that meets in a file."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    """A process group that meets in a file."""
+    if CARDS in os.environ:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl" if CARDS in os.environ else "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+    )
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def main() -> None:
-    """As the module says."""
-    folder, rank, world, *names = sys.argv[1:]
-    torch.set_num_threads(1)
-    Guard.reraise = True
-    with group(Path(folder), int(rank), int(world)):
+def report(run: str, silent: int) -> None:
+    """Train under the name ``run`` for the server; the rank ``silent`` reports nothing."""
+    os.environ["FLOATSCOPE_RUN"] = run
+    os.environ["FLOATSCOPE_DISABLED"] = str(int(dist.get_rank() == silent))
+    train(fsdp2(), config=EVERY)
+
+
+def run_rank(folder: Path, rank: int, world: int, names: Sequence[str]) -> None:
+    """All of ``names``, one after the other."""
+    with group(folder, rank, world):
         for name in names:
-            if name == "to_server":
-                train(fsdp2(), config=EVERY)
+            if name.startswith("to_server:"):
+                _, run_name, silent = name.split(":")
+                report(run_name, int(silent))
                 continue
             try:
                 result = run(name)
             except Exception as error:
                 raise RuntimeError(f"{name} on rank {rank}") from error
-            with (Path(folder) / f"{name}.{rank}.pickle").open("wb") as file:
+            with (folder / f"{name}.{rank}.pickle").open("wb") as file:
                 pickle.dump(result, file)
             dist.barrier()
+
+
+def main() -> None:
+    """As the module says. The ranks are forked once everything is imported, which takes longer than most trainings."""
+    folder, *worlds = sys.argv[1:]
+    torch.set_num_threads(1)
+    Guard.reraise = True
+    for needed in IMPORTED_LATE:
+        importlib.import_module(needed)
+    for wanted in worlds:
+        world, names = wanted.split("=")
+        fork_ranks(Path(folder, world), int(world), names.split(","))
+
+
+def fork_ranks(folder: Path, world: int, names: Sequence[str]) -> None:
+    """Run all of a world and wait for them."""
+    folder.mkdir()
+    ranks = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                run_rank(folder, rank, world, names)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        ranks.append(child)
+    while ranks:
+        child, status = os.wait()
+        ranks.remove(child)
+        if status:
+            # The others would wait for it.
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Runs(Reference):
         self.plans = 0
         self.alone = 0
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
+    def plan(self, at: Sequence[int]) -> Plan:
         self.plans += 1
         return _Counted(self, super().plan(at))
 

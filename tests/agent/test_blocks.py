@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatscope._blocks import BLOCK, block_figures
 from floatscope._formats import format_named
@@ -80,3 +82,26 @@ def test_pieces_do_not_matter() -> None:
     assert whole is not None
     assert whole[0] == min(float(part[0]) for part in parts if part is not None)
     assert whole[1] == max(float(part[1]) for part in parts if part is not None)
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operations that give a tensor of their own, which a card is asked to run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.run: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        if all(returned.alias_info is None for returned in func._schema.returns):
+            self.run.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rounds_up", [True, False])
+def test_an_operand_takes_few_launches(rounds_up: bool, dtype: torch.dtype) -> None:
+    values = torch.randn(256, 1024).to(dtype)
+    block_figures(values, "e4m3fn", rounds_up=rounds_up)  # the first one of a format makes its table
+    with _Counting() as counted:
+        block_figures(values, "e4m3fn", rounds_up=rounds_up)
+    assert len(counted.run) <= 18, counted.run

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import floatscope
 from floatscope import Config, Scope, _operators
 from floatscope._memory import MemorySink
+from tests.agent.compiled_block import Block, X
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 Backend = Callable[[torch.fx.GraphModule, list[torch.Tensor]], Callable[..., object]]
@@ -31,19 +32,6 @@ pytestmark = [
 
 OUTPUTS = Config(compiled_outputs=True, activations_every=1, histograms_every=1)
 LATE = "outputs not observed: compiled before floatscope.watch; watch first, or call torch.compiler.reset() after it"
-X = torch.linspace(-1, 1, 24).reshape(3, 8)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.up = nn.Linear(8, 16)
-        self.down = nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(nn.functional.relu(self.up(self.norm(x)), inplace=True))
-        return x + y
 
 
 class Model(nn.Module):

@@ -222,3 +222,28 @@ def test_a_program_that_ends_ends_its_compiler(tmp_path: Path, script: Callable[
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert ends(child.read_text().strip())
+
+
+KILLED = (
+    AT_THE_END
+    + """
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+
+@pytest.mark.parametrize("waits", ["wait", "exec sleep 600"])
+def test_nothing_of_a_compiler_outlives_a_program_that_is_killed(
+    tmp_path: Path, script: Callable[[str], str], waits: str
+) -> None:
+    child = tmp_path / "child"
+    compiler = script(f"trap '' TERM HUP; sleep 600 & echo $! $$ > {child}.new; mv {child}.new {child}; {waits}")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, compiler, str(child)],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        check=False,
+    )
+    assert done.returncode == -9
+    for process in child.read_text().split():
+        assert ends(process)

@@ -18,20 +18,10 @@ from floatscope._stats._cpu import BLOCK, SAMPLE, Cpu, works
 from floatscope._stats._cpu_library import Compilation
 from floatscope._stats._reference import Reference
 from floatscope._summary import Summary
-from tests.agent.brute_force import Array, assert_same, expected
+from tests.agent.brute_force import DTYPES, Array, assert_same, expected
 from tests.needs import needs
 
 STRIDE = BLOCK * SAMPLE
-DTYPES = (
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-)
 
 
 @pytest.fixture(scope="module")

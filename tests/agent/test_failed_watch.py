@@ -67,7 +67,7 @@ def test_a_model_that_cannot_be_watched(last: type[nn.Module], message: str) -> 
 def test_arguments_of_any_type() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="a sequence of them, got int"):
-        floatscope.watch(model, 5, server=NOWHERE, run="r")  # type: ignore[arg-type]
+        floatscope.watch(model, 5, server=NOWHERE, run="r")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")

@@ -115,6 +115,28 @@ def test_histograms_give_way_before_the_gradients_they_are_taken_of() -> None:
     assert training.mean(200) < 0.01
 
 
+@pytest.mark.parametrize("share", [0.03, 0.2])
+def test_gradients_that_cost_too_much_give_way_after_three_of_them(share: float) -> None:
+    """The steps until then are most of what a run of a hundred steps pays."""
+    training = Training(lambda step: 0.02, {"gradients": share * 0.02}, finest={"gradients": 1, "histograms": 0})
+    training.run(200)
+    first, change = training.changes[0]
+    assert (first, change.kind) == (4, "gradients")
+    assert training.mean(first + 1) < 0.01
+
+
+def test_one_stalled_step_among_the_first_changes_nothing() -> None:
+    for stalled in range(2, 5):
+        training = Training(
+            lambda step: 0.1,
+            {"gradients": 2e-4},
+            stall=lambda step, stalled=stalled: 0.5 if step == stalled else 0.0,  # type: ignore[misc]
+            finest={"gradients": 1, "histograms": 0},
+        )
+        assert training.run(500).every["gradients"] == 1
+        assert training.changes == []
+
+
 def test_one_stalled_reading_costs_no_detail_for_long() -> None:
     training = Training(
         lambda step: 0.1,

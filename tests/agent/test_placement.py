@@ -48,22 +48,6 @@ def test_one_rank_has_everything() -> None:
     assert Ranks(model, 0, 1).of("grad", model.weight, model.weight) == (Placement(), "")
 
 
-class Fragment(nn.Parameter):
-    """As ZeRO-3 marks a parameter."""
-
-    ds_id = 0
-    ds_numel = 12
-    ds_tensor = torch.ones(6)
-
-
-def test_zero_is_known_by_its_attributes() -> None:
-    model = nn.Linear(2, 2)
-    parameter = Fragment(torch.empty(0))
-    place, why = Ranks(model, 1, 2).of("weight", parameter, parameter)
-    assert place == Placement("shard")
-    assert "ZeRO" in why
-
-
 @pytest.mark.parametrize(
     ("kinds", "want"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter_ns
 
 import pytest
@@ -216,6 +217,40 @@ def test_what_the_host_does_counts_as_far_as_the_card_waits_for_it() -> None:
         if step == 99:
             assert sampling._governor.share < 1e-3
     assert sampling._governor.share > 0.1
+
+
+def test_the_card_is_asked_in_every_fourth_step_once_the_first_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling, sink = _sampling(CARD), MemorySink()
+    sampling.clock, events = _clock()
+    asked: list[int] = []
+    mark = sampling.clock.mark
+
+    def counted(device: torch.device) -> None:
+        asked.append(len(ended))
+        mark(device)
+
+    ended: list[int] = []
+    monkeypatch.setattr(sampling.clock, "mark", counted)
+    for step in range(60):
+        sampling.mark()
+        events.made[0].passed = step not in asked  # where nobody asks, nothing is concluded
+        sampling.end_step(step, sampling.wanted(step), sink)
+        ended.append(step)
+    assert asked[:16] == list(range(16))
+    assert {later - earlier for earlier, later in pairwise(asked[20:])} == {4}
+    assert sampling._exposed < 0.01
+
+
+def test_a_reading_costs_more_of_the_card_than_its_launches() -> None:
+    sampling, sink = _sampling(CARD, activations_every=0, weights_every=0, updates_every=0), MemorySink()
+    sampling.clock, events = _clock()
+    sampling.clock.seconds = {("gradients", histograms): 0.5 for histograms in (False, True)}
+    for step in range(40):
+        sampling.mark()
+        events.made[0].passed = False
+        sampling.end_step(step, sampling.wanted(step), sink)
+    gradients, _ = sampling._governor._samples["gradients"].costs()
+    assert gradients == pytest.approx(1.25 * 0.5, rel=1e-2)
 
 
 @pytest.mark.parametrize("kind", wire.KINDS)

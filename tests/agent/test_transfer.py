@@ -273,3 +273,16 @@ def test_a_collector_that_raises_costs_what_it_would_have_brought(attach: Attach
     scope._recorder.collectors.append(broken)
     step(model, optimizer, scope)
     assert sink.row(0, "grad", "0") is not None
+
+
+def test_lists_that_a_large_model_repeats_are_planned_once() -> None:
+    variant, tensor = Runs(), torch.ones(3)
+    rows = DeviceRows(torch.device("cpu"), variant, capacity=120)
+    for _ in range(2):
+        for first in range(110):
+            rows.run((first, first + 1), [tensor, tensor], histogram=False)
+    assert variant.plans == 110
+    for first in range(110):
+        for step in range(2, 10):
+            rows.run((first, first + step), [tensor, tensor], histogram=False)
+    assert len(rows._plans) <= 256

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from floatscope._stats import Rows, Variant
-from tests.variants import CASES, DTYPES, Case, assert_rows, expected
+from tests.agent.brute_force import DTYPES
+from tests.variants import CASES, Case, assert_rows, expected
 
 
 @pytest.fixture(scope="module", params=list(CASES))

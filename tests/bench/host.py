@@ -2,7 +2,8 @@
 
 146 linear layers with biases, so 292 float32 parameters and 146 outputs, on the CPU; gradients of every step, then
 outputs of every step as well. The pass itself is left out, and with it the launch and the events on the device. The
-memory of torch's own objects is as cold as in a training: between two steps a whole forward and backward pass runs.
+memory of torch's own objects is as cold as in a training: between two steps a whole forward and backward pass runs. The
+first line has the same in a loop, with nothing in between.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from tests.bench.spread import spread
 _LAYERS = 146
 _WIDTH = 8
 _WARM_UP, _STEPS = 50, 400
+_NOTHING_ELSE = {"overhead_budget": 0, "activations_every": 0, "weights_every": 0, "updates_every": 0}
+"""Options for gradients alone, at any cost."""
 _NOWHERE = "http://127.0.0.1:9"
 
 
 class _Nothing(Reference):
     """Measures nothing, at no cost."""
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
+    def plan(self, at: Sequence[int]) -> Plan:
         return _NoPlan()
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
@@ -108,7 +111,7 @@ def _backend() -> Backend:
 
 
 class _Training:
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], *, timed: bool = True) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)))
         self.optimizer = torch.optim.AdamW(self.model.parameters())
@@ -118,7 +121,9 @@ class _Training:
         sink.clock = self.clock
         self.sink = sink
         self.scope = floatscope.watch(self.model, self.optimizer, _sink=sink, _backend=_backend(), **options)
-        self._time()
+        self._end: Callable[..., None] = self.scope.step
+        if timed:
+            self._time()
 
     def _time(self) -> None:
         timed = self.clock.timed
@@ -132,7 +137,7 @@ class _Training:
         # Where the time of ``step`` goes.
         scope, recorder = self.scope, self.scope._recorder
         inner: list[tuple[str, Any, str]] = [
-            ("  scalars", recorder, "log"),
+            ("  scalars", recorder, "note"),
             ("  rows", recorder, "send"),
             ("  accounting", scope._sampling, "end_step"),
         ]
@@ -150,11 +155,30 @@ class _Training:
         self._end(loss=loss)
         return dict(self.clock.step)
 
+    def again(self, loss: torch.Tensor) -> float:
+        """Microseconds of all that with the gradients that are there."""
+        optimizer = self.optimizer
+        begin = time.perf_counter()
+        for before in list(optimizer._optimizer_step_pre_hooks.values()):
+            before(optimizer, (optimizer,), {})
+        for after in list(optimizer._optimizer_step_post_hooks.values()):
+            after(optimizer, (optimizer,), {})
+        self.scope.step(loss=loss)
+        return 1e6 * (time.perf_counter() - begin)
+
+
+def _measure_warm() -> None:
+    training = _Training(_NOTHING_ELSE, timed=False)
+    for _ in range(_WARM_UP):
+        training.step()
+    loss = training.model(training.inputs).square().mean().detach()
+    took = [training.again(loss) for _ in range(_WARM_UP + _STEPS)][_WARM_UP:]
+    training.scope.close()
+    print(f"  gradients, in a loop, us a step\n    {'all':14} {spread(took, digits=1)}")
+
 
 def _measure(name: str, options: dict[str, Any]) -> None:
-    training = _Training(
-        {"overhead_budget": 0, "activations_every": 0, "weights_every": 0, "updates_every": 0} | options
-    )
+    training = _Training(_NOTHING_ELSE | options)
     for _ in range(_WARM_UP):
         training.step()
     training.clock.calls.clear()
@@ -178,6 +202,7 @@ def _measure(name: str, options: dict[str, Any]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("floatscope").setLevel(logging.ERROR)
+    _measure_warm()
     _measure("gradients", {})
     _measure("gradients and outputs", {"activations_every": 1})
     _measure("attached, nothing read", {"gradients_every": 0})

@@ -2,8 +2,8 @@
 
 Prints per state of the server and of the disk: percentiles of ``put`` in microseconds, CPU of all threads of the sender
 in per cent of one core, the longest time that another Python thread waited for the interpreter in milliseconds, bytes
-written to the spool per step, growth of resident memory in MB, and what became of the records. Then 6 million samples
-with no server at all.
+written to the spool per step, growth of resident memory in MB, and what became of the records. The first line says how
+long that thread waits without a sender. At the end 6 million samples with no server at all.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _SAMPLES_OF_LAYER = 8
 
 def main() -> None:
     logging.disable(logging.WARNING)
+    held = _Held()
+    paced(lambda _: None, _LAYERS, _STEPS_PER_S, _SECONDS)
+    print(f"  nobody: interpreter held <= {held.stop():4.1f} ms")
     with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data, server_process(data) as url:
         for state in ("up", "refuse", "blackhole", "trickle"):
             proxy = FaultProxy(url, fault="" if state == "up" else state)
@@ -83,7 +86,7 @@ def _measure(
         sender = Sender(identity, url, limits=Limits(flush_s=1.0), spool=place)
         held = _Held()
         before = resident_mb()
-        costs, elapsed = paced(sender, layers, steps_per_s, _SECONDS)
+        costs, elapsed = paced(sender.put, layers, steps_per_s, _SECONDS)
         stats = sender.stats()
         written = sum(path.stat().st_size for path in Path(directory).rglob("*"))
         longest = held.stop()

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from floatscope._stats import Reference, Rows, Variant, WordAt
-from tests.variants import CASES, DTYPES, assert_rows, expected
+from tests.agent.brute_force import DTYPES
+from tests.variants import CASES, assert_rows, expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device; torch sees none")
 
@@ -137,9 +138,24 @@ def test_addresses_that_change_while_the_gpu_is_busy(variant: Variant) -> None:
         assert_rows(own, expected(tensors, range(400), 400))
 
 
-def test_fixed_layouts_follow_addresses(variant: Variant) -> None:
+def test_a_plan_follows_tensors_that_move(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tensors than a launch takes, at other addresses each time, odd ones and ones that were there before too."""
+    count = 400
+    first = [some(1000 + 10 * number) for number in range(count)]
+    plan = variant.plan(range(count))
+    plan.run(Rows(count, "cuda"), first, histogram=True)
+    monkeypatch.setattr(plan, "_lay_out", None)
+    second = [tensor.mul(2) for tensor in first]
+    odd = [torch.cat((tensor[:1], tensor.mul(3)))[1:] for tensor in first]
+    for tensors in (second, odd, first, [*second[:200], *first[200:]], first):
+        rows = Rows(count, "cuda")
+        plan.run(rows, tensors, histogram=True)
+        assert_rows(rows, expected(tensors, range(count), count))
+
+
+def test_addresses_are_followed(variant: Variant) -> None:
     first, second = [some(5000), some(70)], [some(5000), some(70)]
-    plan = variant.plan([0, 1], fixed_layouts=True)
+    plan = variant.plan([0, 1])
     for tensors in (first, second, first, [second[0], first[1]]):
         rows = Rows(2, "cuda")
         plan.run(rows, tensors, histogram=True)

@@ -28,7 +28,9 @@ STEP_S = 0.002
 
 
 class Training:
-    """A small model that is trained step by step; ``fail`` makes the next loss and all gradients NaN."""
+    """A small model that is trained step by step. A ``factor`` of NaN makes the loss and all gradients NaN; with
+    ``overflows`` a sum in the last layer is too large for float32, though nothing that goes into it is, and the update
+    is left out, as by careful people."""
 
     def __init__(self, server: Running, **options: Any) -> None:  # noqa: ANN401
         torch.manual_seed(0)
@@ -37,13 +39,23 @@ class Training:
         self.inputs, self.labels = torch.randn(16, 8), torch.randint(0, 4, (16,))
         self.steps = 0
         self.factor = 1.0
+        self.overflows = False
+        last = self.model[2]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.mul_(20)
+        last.register_forward_pre_hook(self._enlarge)
         self.scope = floatscope.watch(self.model, self.optimizer, run="run", server=server.url, **options)
+
+    def _enlarge(self, module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (args[0] * (2e38 / args[0].abs().max()),) if self.overflows else args
 
     def step(self) -> None:
         self.optimizer.zero_grad()
         loss = functional.cross_entropy(self.model(self.inputs), self.labels) * self.factor
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        if loss.isfinite() or not self.overflows:
+            self.optimizer.step()
         self.scope.step(loss=loss)
         self.steps += 1
         time.sleep(STEP_S)  # a training takes time; nothing is waited for
@@ -138,13 +150,83 @@ def test_a_closer_look_reads_everything_for_so_many_steps(
     assert sum(column["sampled"] for column in columns) == (20 + len(due)) * elements
 
 
+def test_what_overflows_now_and_then_is_named_the_second_time(server: Running, train: Callable[..., Training]) -> None:
+    def overflow() -> int:
+        if training.steps % 10 == 0:
+            training.step()  # outputs are read in it
+        training.overflows = True
+        training.step()
+        training.overflows = False
+        return training.steps - 1
+
+    def alerts() -> list[dict[str, Any]]:
+        found = [alert for alert in server.json("/api/v1/runs/run/alerts") if alert["kind"] == "nonfinite"]
+        return sorted(found, key=lambda alert: alert["first_step"])
+
+    training = train()
+    training.until(lambda: _connected(server) and training.steps > 30, "a connection")
+    first = overflow()
+    training.until(lambda: _events(server, "focus"), "a closer look")
+    begin = _events(server, "focus")[0]
+    assert begin.detail["because"] == f"step {first} was not finite"
+    training.until(lambda: training.steps > begin.step + 200, "200 steps")
+    second = overflow()
+    training.until(lambda: len(alerts()) == 2, "the second alert")
+    early, late = alerts()
+    assert (early["first_step"], early["layer"]) == (first, None)
+    assert (late["first_step"], late["layer"], late["rank"]) == (second, "2", 0)
+    assert late["detail"]["producer"] == {
+        "after": "0",
+        "first": "2",
+        "kind": "act",
+        "alone": True,
+        "in": None,
+        "how": "module",
+        "order": 1,
+    }
+    assert "It came from 2: its inputs and parameters were finite, its output was not." in late["message"]
+    # It has shown what it was for.
+    training.until(lambda: len(_events(server, "focus")) > 1, "the end of the look")
+    end = _events(server, "focus")[1]
+    assert end.detail == {"state": "end"}
+    assert end.step - begin.step < 512
+    training.until(lambda: training.steps > end.step + 50, "50 steps")
+    heat = server.json("/api/v1/runs/run/heatmap?kind=act&metric=absmax&from=1&layers=0")
+    seen = {step for step, value in zip(heat["columns"], heat["values"][0], strict=True) if value is not None}
+    assert set(range(begin.step + 1, end.step + 1)) <= seen
+    assert not {step for step in seen if step > end.step and step % 10}
+
+
+def test_weights_that_are_spoilt_are_not_looked_at_for_ever(server: Running, train: Callable[..., Training]) -> None:
+    training = train()
+    training.until(lambda: _connected(server) and training.steps > 30, "a connection")
+    training.step()
+    broken, training.factor = training.steps, math.nan
+    training.until(lambda: len(_events(server, "focus")) == 2, "a closer look and its end")
+    begin, end = _events(server, "focus")
+    assert (begin.detail["state"], end.detail["state"]) == ("begin", "end")
+
+    def parameters() -> dict[str, Any] | None:
+        (alert,) = [alert for alert in server.json("/api/v1/runs/run/alerts") if alert["kind"] == "nonfinite"]
+        found: dict[str, Any] | None = alert["detail"].get("parameters")
+        return found
+
+    training.until(parameters, "what it showed")
+    found = parameters()
+    assert found is not None
+    assert found["layer"] == "0"
+    assert broken < found["step"]
+    training.until(lambda: training.steps > end.step + 50, "50 steps")
+    assert len(_events(server, "focus")) == 2
+
+
 def test_what_preceded_the_end_is_kept(server: Running, train: Callable[..., Training]) -> None:
     training = train(overhead_budget=0)
     training.until(lambda: _connected(server) and training.steps > 70, "a connection")
     broken = training.steps
     training.factor = math.nan
-    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
-    (listed,) = server.json("/api/v1/runs/run/dumps")
+    training.until(lambda: server.json("/api/v1/runs/run/dumps")["dumps"], "a dump")
+    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
     assert (listed["id"], listed["kind"], listed["complete"]) == (f"rank0-step{broken}", "nonfinite", True)
     assert (listed["first_step"], listed["last_step"], listed["step"]) == (broken - 63, broken, broken)
     (rank,) = server.json(f"/api/v1/runs/run/dumps/{listed['id']}")["ranks"]
@@ -156,15 +238,15 @@ def test_what_preceded_the_end_is_kept(server: Running, train: Callable[..., Tra
     assert all(part["steps"] == 1 for part in rank["histograms"])
     # The server's own alert of the same kind finds it frozen already.
     training.until(lambda: server.json("/api/v1/runs/run/alerts"), "the alert")
-    assert len(server.json("/api/v1/runs/run/dumps")) == 1
+    assert len(server.json("/api/v1/runs/run/dumps")["dumps"]) == 1
 
 
 def test_a_critical_alert_of_the_server_freezes_the_recorder(server: Running, train: Callable[..., Training]) -> None:
     training = train(overhead_budget=0)
     training.until(lambda: _connected(server) and training.steps > 30, "a connection")
     training.factor = 20.0
-    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
-    (listed, *_) = server.json("/api/v1/runs/run/dumps")
+    training.until(lambda: server.json("/api/v1/runs/run/dumps")["dumps"], "a dump")
+    (listed, *_) = server.json("/api/v1/runs/run/dumps")["dumps"]
     alert = next(a for a in server.json("/api/v1/runs/run/alerts") if a["id"] == listed["alert"])
     assert (listed["id"], listed["kind"]) == (f"alert-{alert['id']}", alert["kind"])
     assert alert["severity"] == "critical"

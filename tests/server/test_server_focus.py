@@ -35,6 +35,26 @@ def test_a_focus_reaches_every_agent_of_the_run_and_no_other(server: Running, ag
     assert other.told == []
 
 
+def test_a_focus_may_be_on_some_ranks_kinds_and_layers(
+    server: Running, agent: MakeAgent, make: Make, http: Http
+) -> None:
+    ranks = [agent(rank=rank, world=3, layers=[make.layer(0, "block.up"), make.layer(1, "head")]) for rank in range(3)]
+    wanted = {"kinds": ["activations", "histograms"], "layers": ["block", "head"]}
+    reply = _focus(server, http, "run", {"steps": 5, "ranks": [0, 2], **wanted})
+    assert (reply.status, reply.json) == (200, {"agents": 2, "steps": 5})
+    order = wire.Focus(steps=5, kinds=("activations", "histograms"), layers=("block", "head"))
+    assert [ranks[rank].hear() for rank in (0, 2)] == [order] * 2
+    assert isinstance(ranks[1].ask(wire.Beat()), wire.Beat)
+    assert ranks[1].told == []
+    none = _focus(server, http, "run", {"steps": 5, "ranks": [3]})
+    assert (none.status, none.json["error"]["code"]) == (409, "no_agent")
+    assert "no agent of these ranks" in none.json["error"]["message"]
+    for name in ("bloc", "block.up.weight"):
+        unknown = _focus(server, http, "run", {"steps": 5, "layers": ["head", name]})
+        assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_layer")
+        assert name in unknown.json["error"]["message"]
+
+
 def test_a_focus_that_nobody_can_hear_is_refused(server: Running, agent: MakeAgent, http: Http) -> None:
     unknown = _focus(server, http, "nothing", {"steps": 50})
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_run")
@@ -47,7 +67,20 @@ def test_a_focus_that_nobody_can_hear_is_refused(server: Running, agent: MakeAge
     assert "while the training runs" in gone.json["error"]["hint"]
 
 
-@pytest.mark.parametrize("body", [{}, {"steps": 0}, {"steps": wire.MAX_FOCUS_STEPS + 1}, {"steps": "many"}, []])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"steps": 0},
+        {"steps": wire.MAX_FOCUS_STEPS + 1},
+        {"steps": "many"},
+        [],
+        {"steps": 5, "kinds": ["loss"]},
+        {"steps": 5, "layers": [""]},
+        {"steps": 5, "layers": ["head"] * 65},
+        {"steps": 5, "ranks": [-1]},
+    ],
+)
 def test_a_focus_is_bounded(server: Running, agent: MakeAgent, http: Http, body: object) -> None:
     agent()
     assert _focus(server, http, "run", body).status == 422
@@ -192,11 +225,11 @@ def test_a_dump_is_kept_for_good_and_given_back(server: Running, agent: MakeAgen
     one = _two_layers(agent, make)
     pieces = [_piece(make, number, 2, step=3 + number) for number in range(2)]
     assert one.deliver(wire.Body(dump=pieces[0])) == wire.Ack(seq=1, credit=8 << 20)
-    (listed,) = server.json("/api/v1/runs/run/dumps")
+    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
     assert (listed["id"], listed["complete"]) == ("alert-1", False)
     one.deliver(wire.Body(dump=pieces[1]))
     one.deliver(wire.Body(dump=pieces[1]))  # as after a restart of the agent's spool
-    (listed,) = server.json("/api/v1/runs/run/dumps")
+    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
     assert listed["bytes"] > 0
     assert {name: listed[name] for name in ("kind", "alert", "step", "first_step", "last_step", "ranks")} == {
         "kind": "nonfinite",
@@ -228,14 +261,14 @@ def test_dumps_of_several_ranks_are_one(server: Running, agent: MakeAgent, make:
     for rank in range(2):
         one = agent(rank=rank, world=2, layers=[make.layer(5, "a"), make.layer(9, "b")])
         one.deliver(wire.Body(dump=_piece(make, 0, 1)))
-    (listed,) = server.json("/api/v1/runs/run/dumps")
+    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
     assert (listed["ranks"], listed["complete"]) == ([0, 1], True)
     assert [rank["rank"] for rank in server.json("/api/v1/runs/run/dumps/alert-1")["ranks"]] == [0, 1]
 
 
 def test_a_dump_that_is_not_there_is_404(server: Running, agent: MakeAgent) -> None:
     agent()
-    assert server.json("/api/v1/runs/run/dumps") == []
+    assert server.json("/api/v1/runs/run/dumps")["dumps"] == []
     reply = server.get("/api/v1/runs/run/dumps/alert-1")
     assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_dump")
     assert server.get("/api/v1/runs/nothing/dumps").json["error"]["code"] == "unknown_run"
@@ -261,7 +294,7 @@ def test_a_dump_out_of_bounds_is_left_out_alone(
     one = _two_layers(agent, make)
     answer = one.deliver(wire.Body(dump=msgspec.structs.replace(_piece(make, 0, 2), **change)))
     assert isinstance(answer, wire.Ack)
-    assert server.json("/api/v1/runs/run/dumps") == []
+    assert server.json("/api/v1/runs/run/dumps")["dumps"] == []
     (gap,) = server.json("/api/v1/runs/run")["gaps"]
     assert gap["reason"].startswith("a dump")
 

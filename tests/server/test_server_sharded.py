@@ -25,9 +25,17 @@ def layers_of(server: Running, run: str, kind: str, step: int) -> dict[str, dict
     }
 
 
-def test_a_sharded_training_reads_like_a_plain_one(server: Running, tmp_path: Path) -> None:
-    finish(start_ranks(tmp_path, 2, ["to_server"], FLOATSCOPE_SERVER=server.url, FLOATSCOPE_RUN="sharded"))
+def test_a_sharded_training_reads_like_a_plain_one_and_is_incomplete_without_a_rank(
+    server: Running, tmp_path: Path
+) -> None:
+    runs = ["to_server:sharded:-1", "to_server:half:1"]
+    finish(start_ranks(tmp_path, {2: runs}, FLOATSCOPE_SERVER=server.url))
     train(plain(), run="plain", server=server.url, config=EVERY)
+    assert_like_plain(server)
+    assert_incomplete(server)
+
+
+def assert_like_plain(server: Running) -> None:
     for kind in ("grad", "weight", "act"):
         for step in range(STEPS):
             sharded, single = (layers_of(server, run, kind, step) for run in ("sharded", "plain"))
@@ -49,8 +57,7 @@ def test_a_sharded_training_reads_like_a_plain_one(server: Running, tmp_path: Pa
     assert shown["ranks_disagree"] == []
 
 
-def test_a_rank_that_never_reports_leaves_the_run_incomplete(server: Running, tmp_path: Path) -> None:
-    finish(start_ranks(tmp_path, 2, ["to_server"], silent=1, FLOATSCOPE_SERVER=server.url, FLOATSCOPE_RUN="half"))
+def assert_incomplete(server: Running) -> None:
     shown = server.json("/api/v1/runs/half")
     assert (shown["steps"], shown["complete_to"], shown["missing_ranks"]) == (STEPS, None, [1])
     answer = server.json("/api/v1/runs/half/summaries?kind=grad&step=0")

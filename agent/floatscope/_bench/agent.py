@@ -166,7 +166,8 @@ class _Bench:
         base, added = median(series.base), median(series.added)
         # "inclusive" keeps the quartiles of a few values among them.
         low, _, high = quantiles(series.added, n=4, method="inclusive") if len(series.added) > 1 else [added] * 3
-        reads = RECORDERS[name].reads
+        spec = RECORDERS[name]
+        reads = spec.reads_compiled if self._mode and spec.reads_compiled else spec.reads
         limit = 1e3 * sum(self._bytes.get(group, 0) for group in reads) / self._bandwidth if reads else None
         return {
             "form": series.form,

@@ -56,6 +56,8 @@ class RecorderSpec:
     about: str
     reads: tuple[str, ...] = ()
     """What it has to read in a step (``traffic.Bytes``); empty where that differs from step to step."""
+    reads_compiled: tuple[str, ...] = ()
+    """The same in a compiled training, where that is something else."""
     package: str = ""
     """The package it comes from, as imported and as installed."""
     paired: bool = True
@@ -73,27 +75,29 @@ class RecorderSpec:
 
 
 RECORDERS = {
-    "nobody": RecorderSpec(about="nobody (noise)", compiled=True),
+    "nobody": RecorderSpec(about="nobody (noise)", compiled=True, seconds=30.0),
     "floatscope-gradients": RecorderSpec(
         about="floatscope.watch, gradients with histograms, every step",
         package="floatscope",
         reads=("gradients",),
         compiled=True,
-        seconds=25.0,
+        seconds=30.0,
     ),
     "floatscope-outputs": RecorderSpec(
         about="floatscope.watch, gradients and outputs, with histograms, every step",
         package="floatscope",
         reads=("gradients", "outputs"),
+        reads_compiled=("gradients", "linear"),
         compiled=True,
-        seconds=25.0,
+        seconds=30.0,
     ),
     "floatscope-all": RecorderSpec(
         about="floatscope.watch, gradients, outputs and operands of linear layers, with histograms, every step",
         package="floatscope",
         reads=("gradients", "outputs", "operands"),
+        reads_compiled=("gradients", "linear"),
         compiled=True,
-        seconds=25.0,
+        seconds=30.0,
     ),
     "floatscope-default": RecorderSpec(
         about="floatscope.watch, as it comes (mean)", package="floatscope", paired=False, period=100, seconds=30.0
@@ -102,7 +106,7 @@ RECORDERS = {
         about="floatscope.watch, attached and reading nothing", package="floatscope", paired=False, compiled=True
     ),
     "foreach-norms": RecorderSpec(
-        about="torch._foreach_norm, inf and 2, of gradients", package="torch", reads=("gradients",)
+        about="torch._foreach_norm, inf and 2, of gradients", package="torch", reads=("gradients",), seconds=30.0
     ),
     "torch-gradients": RecorderSpec(
         about="8 statistics of gradients in torch operations", package="torch", reads=("gradients",)
@@ -113,7 +117,9 @@ RECORDERS = {
         reads=("gradients", "outputs"),
     ),
     "wandb-1": RecorderSpec(about="wandb.watch(log_freq=1)", reads=("gradients",), package="wandb", paired=False),
-    "wandb-100": RecorderSpec(about="wandb.watch(log_freq=100) (mean)", package="wandb", paired=False, period=100),
+    "wandb-100": RecorderSpec(
+        about="wandb.watch(log_freq=100) (mean)", package="wandb", paired=False, period=100, seconds=30.0
+    ),
     "tensorboard": RecorderSpec(
         about="TensorBoard add_histogram of each gradient",
         reads=("gradients",),

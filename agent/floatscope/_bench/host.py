@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from floatscope._bench.hooks import Hooks, all_hooks, module_hooks
+from floatscope._bench.hooks import all_hooks, module_hooks
 from floatscope._bench.recorders import Recorder
 from floatscope._bench.training import Training
 
@@ -61,8 +61,10 @@ def _time_hooks(
     forward = {id(hooks) for hooks in module_hooks(training.model)}
     clock, forward_clock = _Clock(), _Clock()
     for hooks in all_hooks(training):
-        added = set(hooks) - before.get(id(hooks), set())
-        _wrap(hooks, added, clock, forward_clock if id(hooks) in forward else None)
+        also = forward_clock if id(hooks) in forward else None
+        # In place and under the same keys, so that the recorder's own handles still remove them.
+        for key in set(hooks) - before.get(id(hooks), set()):
+            hooks[key] = clock.timed(hooks[key], also)
     recorder_end = clock.timed(recorder.after_step)
     training.before_optimizer = training.wait
     totals = []
@@ -86,7 +88,9 @@ class _Clock:
         self.calls = 0
         self._inside = False
 
-    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, function: Callable[..., Any], also: _Clock | None = None) -> Callable[..., Any]:
+        """``function``, whose time counts here and, as it is, in ``also``."""
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (whatever the hook returns)
             if self._inside:
                 return function(*args, **kwargs)
@@ -95,18 +99,13 @@ class _Clock:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - begin
-                self.calls += 1
+                seconds = time.perf_counter() - begin
+                for each in (self,) if also is None else (self, also):
+                    each.seconds += seconds
+                    each.calls += 1
                 self._inside = False
 
         return wrapper
-
-
-def _wrap(hooks: Hooks, keys: set[int], clock: _Clock, second: _Clock | None) -> None:
-    # In place and under the same keys, so that the recorder's own handles still remove them.
-    for key in keys:
-        timed = clock.timed(hooks[key])
-        hooks[key] = second.timed(timed) if second is not None else timed
 
 
 def _count_syncs(training: Training, recorder: Recorder, count: int) -> float:

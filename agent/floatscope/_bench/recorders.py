@@ -53,8 +53,16 @@ class Ours(Recorder):
         self._options = options
 
     def attach(self, training: Training) -> None:
+        # Those of linear layers, which a user asks for.
+        compiled = training.compiled and self._options.get("activations_every") == self.every
         self._scope = floatscope.watch(
-            training.model, training.optimizer, run="bench", server=_NOWHERE, spool_bytes=0, **self._options
+            training.model,
+            training.optimizer,
+            run="bench",
+            server=_NOWHERE,
+            spool_bytes=0,
+            compiled_outputs=compiled,
+            **self._options,
         )
 
     def after_step(self, loss: torch.Tensor) -> None:

@@ -40,9 +40,9 @@ def copy_bandwidth(device: torch.device) -> float:
 def count_bytes(training: Training) -> dict[str, int]:
     """Bytes of what one step of an eager ``training`` makes, by group; takes a step.
 
-    gradients, weights: of every parameter. outputs: of every Linear and LayerNorm. operands: inputs and output
-    gradients of every Linear. leaves: outputs of every module without children. modules: inputs, outputs and own
-    parameters of every module.
+    gradients, weights: of every parameter. outputs: of every Linear and LayerNorm. linear: of every Linear only.
+    operands: inputs and output gradients of every Linear. leaves: outputs of every module without children. modules:
+    inputs, outputs and own parameters of every module.
     """
     counted: Counter[str] = Counter()
 
@@ -52,6 +52,7 @@ def count_bytes(training: Training) -> dict[str, int]:
         if isinstance(module, nn.Linear | nn.LayerNorm):
             counted["outputs"] += made
         if isinstance(module, nn.Linear):
+            counted["linear"] += made
             counted["operands"] += given + made
         if next(module.children(), None) is None:
             counted["leaves"] += made

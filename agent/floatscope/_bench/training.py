@@ -101,6 +101,7 @@ class Training:
         self.before_optimizer: Callable[[], None] = _nothing
         """Called between the backward pass and the optimizer."""
         self._batches = itertools.cycle(batches)
+        self.compiled = bool(compile_mode)
         self._captured = compile_mode == "reduce-overhead"
         self._forward: Callable[..., torch.Tensor] = self.model
         if compile_mode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import logging
 import os
 import select
@@ -16,8 +15,7 @@ from pathlib import Path
 from floatscope._devices._figures import Unavailable
 from floatscope._devices._lines import NoDevices, Sample, encode_line
 from floatscope._devices._sampler import Sampler
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from floatscope._leash import die_with_parent
 
 
 def _sample_until_parent_ends(out: int, root: Path, period_s: float, timeout_s: float) -> None:
@@ -44,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     # Ctrl-C goes to the whole terminal; the agent still wants readings while it says goodbye.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(os.getppid())
     # Vendor libraries print; the pipe is for readings alone. pyrsmi logs an error for every figure a card lacks.
     out = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

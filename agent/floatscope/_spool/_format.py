@@ -30,6 +30,7 @@ __all__ = [
     "Kind",
     "content_of",
     "encoded",
+    "is_cut",
     "item_of",
     "read_payload",
     "scan",
@@ -189,6 +190,23 @@ def scan(fd: int, start: int, end: int) -> Iterator[Found | Damage]:
         following = _next_header(fd, at + 1, end)
         yield Damage(at, following - at, header)
         at = following
+
+
+def is_cut(fd: int, damage: Damage, end: int) -> bool:
+    """Whether ``damage``, the last before ``end``, is what a write leaves that did not get through: the beginning of a
+    record, or zeros in its place."""
+    if damage.offset + damage.size != end:
+        return False
+    if damage.header is not None:
+        return damage.offset + HEADER_BYTES + damage.header.length > end
+    return damage.size < HEADER_BYTES or _is_zero(fd, damage.offset, end)
+
+
+def _is_zero(fd: int, start: int, end: int) -> bool:
+    try:
+        return not any(any(_read(fd, min(_SEARCH_BYTES, end - at), at)) for at in range(start, end, _SEARCH_BYTES))
+    except OSError:
+        return False
 
 
 def item_of(header: Header, payload: bytes) -> Batch | Loss:

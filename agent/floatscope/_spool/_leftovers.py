@@ -40,11 +40,13 @@ class Delivery:
     waiting: int = 0
     lost: dict[str, int] = field(default_factory=dict)
     damaged_bytes: int = 0
+    torn_bytes: int = 0
+    """The beginning of a record at the very end, which its process was killed in the middle of writing."""
     problem: str | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether everything was delivered and nothing was damaged."""
+        """Whether everything that was written was delivered and nothing was damaged."""
         return self.problem is None and not self.waiting and not self.lost and not self.damaged_bytes
 
 
@@ -88,10 +90,11 @@ def _deliver(
     holding: Callable[[Link | None, Segments | None], None],
 ) -> None:
     contents = segments.load()
-    delivery.damaged_bytes = contents.damaged_bytes
+    delivery.damaged_bytes = contents.damaged_bytes - contents.torn_bytes
+    delivery.torn_bytes = contents.torn_bytes
     about = folder.about() or About.decoded(contents.about)
     if about is None:
-        if contents.last_seq or contents.damaged_bytes:
+        if contents.last_seq or delivery.damaged_bytes:
             delivery.problem = f"what says who wrote {folder.path} is damaged"
             return
         folder.remove()
@@ -123,7 +126,8 @@ def _deliver(
     holding(link, segments)
     refused = link.run()
     counts = outbox.counts()
-    delivery.delivered, delivery.waiting, delivery.lost = counts.acknowledged, counts.waiting, counts.lost
+    delivery.delivered, delivery.waiting = counts.acknowledged, counts.waiting
+    delivery.lost = _without_torn(counts.lost, contents)
     if refused is not None:
         delivery.problem = f"the server refused: {one_line(f'{refused.message} ({refused.hint})')}"
     elif not link.said_goodbye:
@@ -132,6 +136,14 @@ def _deliver(
         folder.remove()
     else:  # a process killed before its first step has nothing but an end to tell: without it there is no such run
         folder.write_cursor(outbox.acknowledged)
+
+
+def _without_torn(lost: dict[str, int], contents: Contents) -> dict[str, int]:
+    """``lost`` without the record that was never written to its end. The server is told of it all the same."""
+    if not contents.torn_bytes or contents.torn is None:
+        return lost
+    left = {reason: n - contents.torn.records * (reason == contents.torn.reason) for reason, n in lost.items()}
+    return {reason: n for reason, n in left.items() if n > 0}
 
 
 def _outbox(folder: Folder, segments: Segments, contents: Contents, about: About) -> SpooledOutbox:

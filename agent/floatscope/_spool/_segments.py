@@ -21,6 +21,7 @@ from floatscope._spool._format import (
     Kind,
     content_of,
     encoded,
+    is_cut,
     item_of,
     read_payload,
     scan,
@@ -63,6 +64,8 @@ class Contents:
     damaged_bytes: int = 0
     torn: Loss | None = None
     """What was damaged behind the last intact record."""
+    torn_bytes: int = 0
+    """Of ``damaged_bytes`` what a process that was killed did not get to write to the end: all of ``torn``, then."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -274,11 +277,14 @@ class Segments:
             if isinstance(part, Damage):
                 contents.damaged_bytes += part.size
                 behind.append(part)
+                whole = len(behind) == 1 and is_cut(descriptor, part, segment.size)
+                contents.torn_bytes = part.size if whole else 0
                 continue
             _note(contents, part, descriptor)
             if part.header.kind > Kind.GAP:
                 continue
             behind.clear()
+            contents.torn_bytes = 0
             segment.first = segment.first or part.header.seq
             segment.end = max(segment.end, part.header.end)
         if segment.first:
@@ -318,7 +324,7 @@ def _torn(behind: Sequence[Damage], contents: Contents) -> Loss | None:
     """What the damage at the end cost: known where a header is left, at least one record otherwise."""
     headers = [part.header for part in behind if part.header is not None and part.header.kind <= Kind.GAP]
     fresh = [header for header in headers if header.seq > contents.last_seq]
-    if not behind:
+    if all(part.header is not None and part.header.kind > Kind.GAP for part in behind):
         return None
     steps = [contents.last_step, *(step for header in fresh for step in (header.first, header.last))]
     records = sum(header.records for header in fresh)

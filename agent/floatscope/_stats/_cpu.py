@@ -61,7 +61,7 @@ class Cpu:
     def __init__(self, compiled: Callable[[], Function | None] | None = None) -> None:
         self._compiled = compiled if compiled is not None else _of_this_process()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> _Plan:
+    def plan(self, at: Sequence[int]) -> _Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
         return _Plan(self, tuple(at))
 

@@ -6,13 +6,10 @@ Nothing here is needed: without a compiler, or with a cache that cannot be trust
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
-import os
 import platform
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from floatscope._guard import Guard
+from floatscope._leash import end, leashed
 from floatscope._log import logger
 from floatscope._stats._cache import cache_directory, find, keep, private
 
@@ -85,7 +83,7 @@ class Compilation:
         """End a compiler that runs, or is being started."""
         self._stopped = True
         if (compiler := self._compiler) is not None:
-            _kill(compiler)
+            end(compiler)
         self.wait(1.0)
 
     def wait(self, timeout_s: float) -> bool:
@@ -115,21 +113,19 @@ class Compilation:
             made, said = Path(directory, "cpu.so"), Path(directory, "said")
             Path(directory, "cpu.c").write_bytes(source)
             with said.open("wb") as output:
-                process = self._compiler = subprocess.Popen(
+                process = self._compiler = leashed(
                     [compiler, *_FLAGS, *_LINKING, "-o", made.name, "cpu.c"],
                     cwd=directory,
-                    stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
                 )
                 # ``stop`` sets one and looks at the other, in the other order: one of the two sees it.
                 if self._stopped:
-                    _kill(process)
+                    end(process)
                 try:
                     status = process.wait(self._timeout_s)
                 except subprocess.TimeoutExpired:
-                    _kill(process)
+                    end(process)
                     process.wait()
                     raise
                 finally:
@@ -162,12 +158,6 @@ def _processor() -> list[str]:
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
         told = {line for line in lines if line.startswith(("model", "vendor", "stepping", "flags", "Features", "CPU"))}
     return [platform.machine(), *sorted(told)]
-
-
-def _kill(compiler: subprocess.Popen[bytes]) -> None:
-    # It is a driver: its children would go on.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(compiler.pid, signal.SIGKILL)
 
 
 def _load(library: Path) -> Function:

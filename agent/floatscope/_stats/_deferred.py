@@ -41,9 +41,9 @@ class Deferred:
         """Let the variant of ``make`` take over."""
         self._reason_then, self._make = reason, make
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> _Plan:
+    def plan(self, at: Sequence[int]) -> _Plan:
         """A plan that changes over when the variant does."""
-        return _Plan(self, at, fixed_layouts=fixed_layouts)
+        return _Plan(self, at)
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -62,13 +62,13 @@ class Deferred:
 
 
 class _Plan:
-    def __init__(self, owner: Deferred, at: Sequence[int], *, fixed_layouts: bool) -> None:
-        self._owner, self._at, self._fixed = owner, at, fixed_layouts
+    def __init__(self, owner: Deferred, at: Sequence[int]) -> None:
+        self._owner, self._at = owner, at
         self._of: Variant | None = None
         self._plan: Plan
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
         variant = self._owner.current()
         if variant is not self._of:
-            self._plan, self._of = variant.plan(self._at, fixed_layouts=self._fixed), variant
+            self._plan, self._of = variant.plan(self._at), variant
         self._plan.run(rows, tensors, histogram=histogram)

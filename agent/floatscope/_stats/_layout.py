@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from floatscope._stats._bounds import require_memory
@@ -14,6 +15,8 @@ __all__ = ["Layouts", "in_place", "spans"]
 
 _COPIED = 1 << 24
 """Elements of a strided tensor that are copied at once."""
+_REACHED = 16
+"""Addresses kept for one tensor."""
 
 
 def spans(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -45,23 +48,49 @@ class Layouts:
 
     All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
-    end. ``fixed`` says that only addresses can change. That is so for gradients that autograd alone has put into
-    ``.grad``: they have the dtype and shape of their parameter and are dense, for autograd copies what is not, and
-    another order of strides means the same elements. It is not so for what somebody assigned to ``.grad``.
+    end. Gradients are no exception: autograd puts dense ones of the parameter's dtype and shape into ``.grad``, but
+    anybody may assign an expanded, strided or negated tensor, at the address that the one before had.
 
     This is the largest part of what a step costs the host. Of 292 tensors, torch's own guards (what compiled code
     checks its inputs with) take as long as reading two attributes in Python.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], *, fixed: bool) -> None:
-        self._addresses = list(map(torch.Tensor.data_ptr, tensors))
-        self._guards = None if fixed else _guards(tensors)
-        self._described = None if fixed or self._guards is not None else _described(tensors)
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._listed = list(map(torch.Tensor.data_ptr, tensors))
+        self.addresses = np.array(self._listed, dtype=np.uint64)
+        """Another array whenever one of them is another."""
+        self._reached = np.repeat(self.addresses[:, None], _REACHED, axis=1)
+        """Of each tensor the addresses at which there was memory for all of it, the oldest replaced first."""
+        self._replaced = 0
+        self._guards = _guards(tensors)
+        self._described = None if self._guards is not None else _described(tensors)
 
     def are_those_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether nothing of that has changed. False is always safe: then everything is laid out anew."""
-        if list(map(torch.Tensor.data_ptr, tensors)) != self._addresses:
+        return list(map(torch.Tensor.data_ptr, tensors)) == self._listed and self._are_alike(tensors)
+
+    def follow(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether nothing but addresses has changed; then ``addresses`` are those of ``tensors``.
+
+        The allocator gives a gradient one of a few addresses, and another one in most steps. ``ValueError`` for a
+        tensor whose memory was given away.
+        """
+        listed = list(map(torch.Tensor.data_ptr, tensors))
+        if not self._are_alike(tensors):
             return False
+        if listed != self._listed:
+            addresses = np.array(listed, dtype=np.uint64)
+            # To ask again at an address that was good before would take longer than all the rest.
+            new = (self._reached != addresses[:, None]).all(1)
+            if new.any():
+                for index in new.nonzero()[0]:
+                    require_memory(tensors[index])
+                self._reached[new, self._replaced % _REACHED] = addresses[new]
+                self._replaced += 1
+            self._listed, self.addresses = listed, addresses
+        return True
+
+    def _are_alike(self, tensors: Sequence[torch.Tensor]) -> bool:
         if self._guards is not None:
             return bool(self._guards.check(*tensors))
         return self._described is None or _described(tensors) == self._described
@@ -76,5 +105,5 @@ def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, a
         return None
 
 
-def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
-    return [(t.dtype, t.shape, t.stride()) for t in tensors]
+def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]]:
+    return [(t.dtype, t.shape, t.stride(), t.is_neg()) for t in tensors]

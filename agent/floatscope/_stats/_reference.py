@@ -175,7 +175,7 @@ class Reference:
     name = "torch"
     samples_histogram = False
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
+    def plan(self, at: Sequence[int]) -> Plan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
         return _Plan(self, tuple(at))
 

@@ -93,12 +93,8 @@ class Variant(Protocol):
     def samples_histogram(self) -> bool:
         """Whether histograms cover a part of the elements only, as the words say."""
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> Plan:
-        """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th.
-
-        ``fixed_layouts`` promises that the i-th tensor has the same dtype, shape and strides in every run: then
-        comparing addresses is enough.
-        """
+    def plan(self, at: Sequence[int]) -> Plan:
+        """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th."""
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row: ``words`` int64 [10] and ``hist`` int32 [512] or None.

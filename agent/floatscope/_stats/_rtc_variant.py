@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from floatscope._stats._cache import cached, is_cached
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
@@ -151,6 +153,8 @@ class _Launch:
         self._with_histogram = variant.driver.function("statistics_and_histogram", threads, arguments)
         self._without: Function = variant.driver.function("statistics", threads, arguments)
         self._blocks = 0
+        self.addresses: NDArray[np.uint64] = np.ctypeslib.as_array(self._work.address)
+        """What the launch reads them from."""
 
     def set(self, work: Sequence[_Span], piece: int) -> None:
         """Read ``work``, at most as many parts as fit, in pieces of ``piece`` bytes."""
@@ -194,9 +198,9 @@ class RtcVariant:
         self._own = threading.local()
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> RtcPlan:
+    def plan(self, at: Sequence[int]) -> RtcPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return RtcPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+        return RtcPlan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -228,43 +232,54 @@ class RtcVariant:
 class RtcPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: RtcVariant, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
-        self._variant, self._at, self._fixed = variant, at, fixed_layouts
+    def __init__(self, variant: RtcVariant, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
         self._launches: list[_Launch] = []
-        self._used = 0
+        self._places: list[NDArray[np.intp]] = []
+        """Of each launch in use, which of the tensors its entries are."""
         self._apart: list[int] = []
         self._layouts: Layouts | None = None
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
         """Merge the statistics of ``tensors[i]`` into its row."""
-        if self._layouts is None or not self._layouts.are_those_of(tensors):
+        layouts = self._layouts
+        before = layouts.addresses if layouts is not None else None
+        if layouts is None or not layouts.follow(tensors):
             self._lay_out(tensors)
+        elif layouts.addresses is not before:
+            self._move(layouts.addresses)
         hist = rows.hist if histogram else None
-        self._variant.launch(self._launches[: self._used], rows.words, hist)
+        self._variant.launch(self._launches[: len(self._places)], rows.words, hist)
         for index in self._apart:
             at = self._at[index]
             self._variant.measure(tensors[index], rows.words[at], None if hist is None else hist[at])
 
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         """Fill the launches' arguments."""
+        self._layouts = None  # what follows may fail half way
         # One at a time, so that copies of strided tensors do not add up.
         self._apart = [i for i, tensor in enumerate(tensors) if tensor.dtype not in _KINDS or not in_place(tensor)]
         apart = set(self._apart)
-        work: list[_Span] = []
+        work: list[tuple[_Span, int]] = []
         for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
             if index not in apart:
-                work += [span for _, span in _work(tensor, at)]
+                work += [(span, index) for _, span in _work(tensor, at)]
         # The largest first: the last blocks to start are short, and no multiprocessor waits long for the others.
-        work.sort(key=lambda span: span.bytes, reverse=True)
-        share = sum(span.bytes for span in work) // (4 * self._variant.resident)
+        work.sort(key=lambda each: each[0].bytes, reverse=True)
+        share = sum(span.bytes for span, _ in work) // (4 * self._variant.resident)
         piece = min(max(_SMALLEST_PIECE, -(-share // _GRAIN) * _GRAIN), _LARGEST_PIECE)
         each = self._variant.tensors
         groups = [work[start : start + each] for start in range(0, len(work), each)]
-        self._used = len(groups)
+        self._places = [np.array([index for _, index in group]) for group in groups]
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
-            launch.set(group, piece)
-        self._layouts = Layouts(tensors, fixed=self._fixed)
+            launch.set([span for span, _ in group], piece)
+        self._layouts = Layouts(tensors)
+
+    def _move(self, addresses: NDArray[np.uint64]) -> None:
+        """The same tensors elsewhere: a tenth of the work."""
+        for launch, places in zip(self._launches, self._places, strict=False):
+            launch.addresses[: len(places)] = addresses[places]
 
 
 def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]]:

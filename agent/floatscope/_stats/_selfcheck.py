@@ -13,6 +13,7 @@ import sys
 
 import torch
 
+from floatscope._leash import end, leashed
 from floatscope._stats._golden import difference
 from floatscope._stats._triton import TritonVariant
 
@@ -26,13 +27,15 @@ def verdict_of_child(name: str, device: str) -> bytes | None:
     """ "ok" or what is wrong with the variant, found by a child process. None if it ran out of time."""
     command = [sys.executable, "-m", "floatscope._stats._selfcheck", name, device]
     environment = os.environ | {"FLOATSCOPE_DISABLED": "1"}
-    try:
-        child = subprocess.run(command, capture_output=True, timeout=_SECONDS, env=environment, check=False)
-    except subprocess.TimeoutExpired:
-        return None
+    with leashed(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+        try:
+            said, errors = child.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            end(child)
+            return None
     if child.returncode == 0:
-        return child.stdout.strip()
-    last = child.stderr.strip().splitlines()[-1:] or [b""]
+        return said.strip()
+    last = errors.strip().splitlines()[-1:] or [b""]
     return b"the check ended with status %d: %s" % (child.returncode, last[0])
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from floatscope._stats._bounds import require_memory
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
@@ -60,9 +61,9 @@ class TritonVariant:
         self.wave = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
         self._reference = Reference()
 
-    def plan(self, at: Sequence[int], *, fixed_layouts: bool = False) -> TritonPlan:
+    def plan(self, at: Sequence[int]) -> TritonPlan:
         """A plan for ``len(at)`` tensors, ``at[i]`` being the row of the i-th; for one thread at a time."""
-        return TritonPlan(self, tuple(at), fixed_layouts=fixed_layouts)
+        return TritonPlan(self, tuple(at))
 
     def measure(self, tensor: torch.Tensor, words: torch.Tensor, hist: torch.Tensor | None) -> None:
         """Merge the statistics of ``tensor`` into one row."""
@@ -96,8 +97,8 @@ class TritonVariant:
 class TritonPlan:
     """A list of tensors that is measured again and again; see ``Plan``."""
 
-    def __init__(self, variant: TritonVariant, at: tuple[int, ...], *, fixed_layouts: bool) -> None:
-        self._variant, self._at, self._fixed = variant, at, fixed_layouts
+    def __init__(self, variant: TritonVariant, at: tuple[int, ...]) -> None:
+        self._variant, self._at = variant, at
         self._layouts: Layouts | None = None
         self._stream: object = None
         self._tables: dict[_Group, torch.Tensor] = {}
@@ -125,17 +126,18 @@ class TritonPlan:
 
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         chunks: dict[_Group, list[tuple[int, int, int, int]]] = {}
-        self._others = []
+        self._layouts, self._others = None, []  # what follows may fail half way
         for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
             if tensor.dtype not in _KINDS or not in_place(tensor):
                 self._others.append(index)
                 continue
+            require_memory(tensor)
             address, elements = tensor.data_ptr(), tensor.numel()
             group = chunks.setdefault(_Group(tensor.dtype, address % 16 == 0), [])
             group += [(address, elements, begin, at) for begin in _starts(elements)]
         # A new table each time: the one before may still be read, and pinned memory is reused once it was copied.
         self._tables = {group: _uploaded(work, self._variant.device) for group, work in chunks.items()}
-        self._layouts = Layouts(tensors, fixed=self._fixed)
+        self._layouts = Layouts(tensors)
 
 
 def _uploaded(work: list[tuple[int, int, int, int]], device: torch.device) -> torch.Tensor:

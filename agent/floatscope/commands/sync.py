@@ -86,6 +86,8 @@ def _sentence(delivery: Delivery) -> str:
         parts.append(", ".join(f"{count} lost ({reason})" for reason, count in sorted(delivery.lost.items())))
     if delivery.damaged_bytes:
         parts.append(f"{counted(delivery.damaged_bytes, 'byte', 'bytes')} damaged")
+    if delivery.torn_bytes:
+        parts.append("its last record was cut off in the writing, as when a process is killed")
     if delivery.waiting or delivery.problem:
         what = counted(delivery.waiting, "waits", "wait") if delivery.waiting else "its end waits"
         parts.append(f"{what}: {delivery.problem}")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from floatscope_server.alerts.later import with_later
 from floatscope_server.alerts.machine import Change, Ended, Phase, Policy, Signal, State, advance
 from floatscope_server.rules.verdict import Finding, Severity, Verdict
 
@@ -13,6 +14,10 @@ __all__ = ["Book", "Entry", "Transition"]
 
 # Names kept of the layers that share a cause; the rest is counted.
 _LISTED = 50
+# After a NaN an agent looks closer for up to 512 steps, from a step or two later on.
+_LATER_STEPS = 600
+# Of a finding that was seen in outputs or in output gradients, not in gradients alone.
+_SEEN = 2
 # While an alert of the first kind fires above info, those of the second tell the same story again.
 _INHIBITS = {"nonfinite": ("loss_spike", "grad_norm_spike")}
 
@@ -156,14 +161,30 @@ class Book:
         return None
 
     def _refine(self, entry: Entry, member: str, finding: Finding) -> None:
-        """A rank that saw the cause itself names it better than the ranks that got it by reduction."""
-        if member in entry.covered or finding.step != entry.state.since or _layer(member) is not None:
+        """A rank that saw the cause itself names it better than the ranks that got it by reduction, and a step of which
+        more was read better than one of which only gradients were."""
+        if _layer(member) is not None:
+            return
+        if 0 < finding.step - entry.state.since <= _LATER_STEPS:
+            self._learn(entry, member, finding)
+            return
+        if member in entry.covered or finding.step != entry.state.since:
             return
         verdict = finding.verdict(member)
         if verdict.certainty > entry.verdict.certainty:
             entry.verdict = dataclasses.replace(verdict, severity=entry.verdict.severity)
             entry.hits = max(entry.hits, verdict.hits)
             self.changed[entry] = None
+
+    def _learn(self, entry: Entry, member: str, finding: Finding) -> None:
+        if finding.kind != "nonfinite" or entry.verdict.certainty >= _SEEN:
+            return
+        later = finding.verdict(member)
+        if later.certainty >= _SEEN:
+            refined = with_later(entry.verdict, later, finding.step)
+            if refined is not entry.verdict:
+                entry.verdict = refined
+                self.changed[entry] = None
 
     def _step(
         self, entry: Entry, finding: Finding, worst: tuple[Severity, str] | None, *, inhibited: bool

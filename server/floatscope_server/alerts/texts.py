@@ -110,11 +110,12 @@ def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None)
             text = (
                 (
                     f" Only gradients were read at this step: {first} is the first of them to be broken, and what "
-                    "broke them lies there or before it in the model. With activations_every=1 it is named."
+                    "broke them lies there or before it in the model. The agent looks closer from here on for a while: "
+                    "if it happens again with sound weights, the layer is named."
                 ),
                 (
                     f" 该步只读取了梯度：{first} 是其中最先损坏的，问题出在该层或模型中更靠前的层。"
-                    "设置 activations_every=1 即可指明具体的层。"
+                    "代理此后会在一段时间内读取更多数据：若在权重正常时再次发生，将指明具体的层。"
                 ),
             )
         case "backward" | "between" if after is None:
@@ -136,6 +137,38 @@ def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None)
         return text
     english, chinese = _limit(limit)
     return text[0] + english, text[1] + chinese
+
+
+def _later(verdict: Verdict) -> tuple[str, str]:
+    """What a step after the first one said, of which more was read."""
+    step, parameters = verdict.detail.get("producer_step"), verdict.detail.get("parameters")
+    if step is not None:
+        return f" It came again, and step {step} was read more closely.", f" 问题再次出现，第 {step} 步有更详细的记录。"
+    if parameters is None:
+        return "", ""
+    return (
+        (
+            f" By step {parameters['step']} the parameters of {parameters['layer']} were not finite themselves, so no "
+            "later step can tell which layer was first."
+        ),
+        (
+            f" 到第 {parameters['step']} 步，{parameters['layer']} 的参数本身已不是有限值，"
+            "之后的步骤无法再指明最先出错的层。"
+        ),
+    )
+
+
+def _last_sound(verdict: Verdict) -> tuple[str, str]:
+    """Where to look when the weights themselves are spoilt."""
+    producer = verdict.detail.get("producer")
+    spoilt = "parameters" in verdict.detail or (producer is not None and producer["how"] == "parameters")
+    sound = verdict.since_step - 1
+    if not spoilt or sound < 0:
+        return "", ""
+    return (
+        f" The last step before it is {sound}; with the flight recorder on, a dump of the run holds it.",
+        f" 此前最后一步为第 {sound} 步；若飞行记录器已开启，本次运行的转储中有该步的数据。",
+    )
 
 
 def _limit(limit: Mapping[str, Any]) -> tuple[str, str]:
@@ -320,6 +353,10 @@ def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
     origin = ("", "")
     if verdict.kind == "nonfinite":
         origin = _origin(verdict.detail.get("producer"), verdict.detail.get("limit"))
+        pieces = [origin, _later(verdict), _last_sound(verdict)]
+        if "producer_step" in verdict.detail:
+            pieces[:2] = pieces[1::-1]
+        origin = "".join(english for english, _ in pieces), "".join(chinese for _, chinese in pieces)
     elif verdict.kind == "loss_scale_collapse":
         origin = _scaler(verdict.detail)
     elif verdict.kind == "limit_near" and verdict.detail["steps_to_overflow"] is not None:

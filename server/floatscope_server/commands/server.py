@@ -21,6 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="lines SCOPE TOKEN (ingest, read, admin); written with fresh tokens if it is missing",
     )
+    parser.add_argument(
+        "--dump-bytes",
+        type=int,
+        metavar="N",
+        help="bytes of flight recorder dumps kept of one run (1 GiB); then the oldest go",
+    )
     parser.add_argument("--public-url", metavar="URL", help="where people reach this server; links in webhooks")
     parser.add_argument(
         "--webhook-allow",

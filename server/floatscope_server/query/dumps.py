@@ -30,7 +30,7 @@ _BODY = msgspec.msgpack.Decoder(wire.Body)
 
 
 class UnknownDumpError(LookupError):
-    """The run has no dump of this name, or nothing in it of the rank that was asked for."""
+    """The run has no dump of this name any more, or nothing in it of the rank that was asked for."""
 
 
 class DumpTooLargeError(ValueError):
@@ -38,7 +38,8 @@ class DumpTooLargeError(ValueError):
 
 
 def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
-    """The dumps of ``run``, oldest first. ``complete``: every piece of every rank has arrived."""
+    """The dumps of ``run``, oldest first. ``complete``: every piece of every rank has arrived. ``removed``: what was in
+    it had to go for others."""
     rows = session.execute(
         select_columns(
             col(DumpPart.dump),
@@ -77,6 +78,7 @@ def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
                 "last_step": last,
                 "ranks": [],
                 "complete": True,
+                "removed": True,
                 "bytes": 0,
                 "created_at": created,
             },
@@ -86,6 +88,7 @@ def dump_list(session: Session, run: Run) -> list[dict[str, Any]]:
             dump["ranks"].append(rank)
         dump["complete"] = dump["complete"] and count == parts
         dump["bytes"] += size
+        dump["removed"] = not dump["bytes"]
     return list(dumps.values())
 
 
@@ -98,7 +101,7 @@ def dump_content(
     ``UnknownDumpError`` if there is none, ``DumpTooLargeError`` when it would take the server too much memory.
     """
     listed = next((dump for dump in dump_list(session, run) if dump["id"] == name), None)
-    if listed is None or (rank is not None and rank not in listed["ranks"]):
+    if listed is None or listed["removed"] or (rank is not None and rank not in listed["ranks"]):
         raise UnknownDumpError(name)
     assert run.id is not None
     names = {index: layer.name for index, layer in run_layers(session, run.id).layers.items()}

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +138,7 @@ class LayerWindow:
             fmt: str | None = None
             if found is not None:
                 detail["producer"] = found.detail(now.table)
+                detail |= self._weights_detail(now.table)
                 if found.first is not None:
                     layer, tensor = now.table.name(found.first), found.tensor
                     fmt = now.table.format(tensor, found.first)
@@ -161,6 +163,13 @@ class LayerWindow:
             )
 
         return worded
+
+    def _weights_detail(self, table: LayerTable) -> dict[str, Any]:
+        """Of the weights as they were read last: whose are not finite, and of how many layers it is not known."""
+        weights = self._weights[: table.size]
+        spoilt = sorted(np.flatnonzero(weights == 0).tolist(), key=table.place)
+        unread = int(((weights < 0) & (table.parameters != 0)).sum())
+        return {"spoilt_weights": [table.name(layer) for layer in spoilt[:_LISTED]], "unread_weights": unread}
 
     def _hit_layers(self, now: LayerStep) -> list[int]:
         """Layers with anything that is not finite, forward before backward, each in its order of execution."""

@@ -186,7 +186,17 @@ class Batch:
         if body.dump is not None:
             writer.last_seq = block.seq
             newest = run.attempts[writer.attempt][1]
-            for reason in store_dump(self._connection, run, writer, body.dump, self._map_of(writer), newest, self._now):
+            reasons = store_dump(
+                self._connection,
+                run,
+                writer,
+                body.dump,
+                self._map_of(writer),
+                newest,
+                self._now,
+                self._settings.dump_bytes,
+            )
+            for reason in reasons:
                 self._left_out.note(run, writer, max(writer.last_step, 0), max(writer.last_step, 0), reason, 1)
             self._ack(writer, reply)
             return

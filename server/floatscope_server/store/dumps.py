@@ -6,11 +6,13 @@ import re
 import zlib
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert, select
+from sqlmodel import col
 
 from floatscope import wire
-from floatscope_server.database import upsert, utc
+from floatscope_server.database import utc
 from floatscope_server.models import DumpPart
+from floatscope_server.store.dump_room import is_removed, make_room
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter
 from floatscope_server.store.parts import MAX_STEP, check_body
@@ -32,13 +34,24 @@ def store_dump(
     layer_map: LayerMap,
     newest: int | None,
     now: float,
+    max_bytes: int,
 ) -> list[str]:
     """Write the piece with the run's layer numbers; why parts of it could not be.
 
-    ``newest`` is the highest step of its attempt so far.
+    ``newest`` is the highest step of its attempt so far. Older dumps of the run go where all would be more than
+    ``max_bytes``; a piece of one that went is noted, without its content.
     """
     if (reason := _unfit(dump)) is not None:
         return [reason]
+    same = select(col(DumpPart.part)).where(
+        col(DumpPart.run_id) == run.id,
+        col(DumpPart.dump) == dump.id,
+        col(DumpPart.writer) == writer.number,
+        col(DumpPart.part) == dump.part,
+    )
+    if connection.execute(same).first() is not None:
+        # What has come already stands: an agent that never got its answer sends it again.
+        return []
     reasons: list[str] = []
     bodies: list[bytes] = []
     for data in dump.bodies:
@@ -50,6 +63,11 @@ def store_dump(
         checked = check_body(msgspec.structs.replace(body, layers=(), devices=(), dump=None), layer_map, newest)
         reasons += [f"in a dump: {reason}" for reason in checked.dropped]
         bodies.append(wire.encode(checked.body))
+    data = msgspec.msgpack.encode(bodies)
+    if is_removed(connection, run, dump.id):
+        data = b""
+    elif not make_room(connection, run, dump.id, len(data), max_bytes):
+        return [*reasons, f"a piece of a dump: the run's dumps may take {max_bytes} bytes"]
     row = {
         "run_id": run.id,
         "writer": writer.number,
@@ -64,10 +82,9 @@ def store_dump(
         "first_step": dump.first_step,
         "last_step": dump.last_step,
         "created_at": utc(now),
-        "data": msgspec.msgpack.encode(bodies),
+        "data": data,
     }
-    # What has come already stands: an agent that never got its answer sends it again.
-    connection.execute(upsert(connection, DumpPart).on_conflict_do_nothing(), [row])
+    connection.execute(insert(DumpPart), [row])
     return reasons
 
 

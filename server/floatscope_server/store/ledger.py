@@ -121,6 +121,8 @@ class KnownRun:
     """Streams and attempts that have their row in stream_state."""
     together: dict[int, Together] = field(default_factory=dict)
     """By attempt; made with the first block of it that is seen."""
+    dump_bytes: int | None = None
+    """Of all that is kept of its dumps; None before the first one that is seen."""
 
     @property
     def world(self) -> int:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from floatscope import wire
-from floatscope._flight import FlightRecorder, nonfinite
+from floatscope._flight import FlightRecorder
 from floatscope._record import LostRecord, StepRecord
 from floatscope._sender import Sender
+from floatscope._trouble import nonfinite
 
 if TYPE_CHECKING:
     from tests.agent.sender.conftest import IngestDouble, Pending

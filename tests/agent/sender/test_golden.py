@@ -105,6 +105,7 @@ def conversation() -> dict[str, wire.AgentMessage | wire.ServerMessage]:
             cost=wire.Cost(share=0.006, mean=0.0075, budget=0.01, every={"activations": 20}),
         ),
         "12-server-focus": wire.Focus(steps=100),
+        "16-server-focus-on-layers": wire.Focus(steps=8, kinds=("activations",), layers=("model.layers.0",)),
         "13-server-alert": wire.Alert(
             id=7,
             kind="nonfinite",

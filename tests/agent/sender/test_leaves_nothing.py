@@ -36,6 +36,8 @@ EVERY = floatscope.Config(
     updates_every=1,
     histograms_every=1,
     compiled_outputs=True,
+    compiled_all_outputs=True,
+    compiled_operands=True,
     overhead_budget=0.0,
 )
 Trained = tuple[nn.Module, nn.Module, torch.optim.Optimizer]

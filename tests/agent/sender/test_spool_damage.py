@@ -5,54 +5,22 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from floatscope import wire
-from floatscope._packing import Batch, Loss
-from floatscope._spool._entries import buffers_of
 from floatscope._spool._format import HEADER_BYTES, Found, Kind, scan
-from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._segments import Segments
-
-
-def batch(step: int, size: int) -> Batch:
-    scalars = wire.Scalars(name="loss", steps=step.to_bytes(8, "little"), values=random.Random(step).randbytes(size))
-    body = wire.encode(wire.Body(first_step=step, steps=1, scalars=(scalars,)))
-    return Batch(first=step, last=step, records=1, body=body, crc=zlib.crc32(body))
-
-
-def spool(folder: Path, batches: int, *, size: int, segment_bytes: int = 1 << 20) -> None:
-    """A writer's segments: batches of one step each, a loss among them."""
-    folder.mkdir()
-    segments = Segments(folder, segment_bytes)
-    outbox = _outbox()
-    for step in range(batches):
-        if step == batches // 2:
-            outbox.append(Loss(first=step, last=step, records=1, reason="pending_full"))
-        else:
-            outbox.append(batch(step, size))
-        entries = outbox.unwritten(1 << 20)
-        buffers = [part for entry in entries for part in buffers_of(entry)]
-        if segments.must_begin(sum(map(len, buffers))):
-            segments.begin(entries[0].seq, b"about")
-        segments.append(buffers, entries[0].seq, entries[-1].end)
-        outbox.written()
-    segments.forget_descriptors()
-
-
-def _outbox() -> SpooledOutbox:
-    return SpooledOutbox(max_records=1000, max_bytes=1 << 20, window_bytes=0, wake=lambda: None)
+from tests.agent.sender.spooling import new_outbox, spool
 
 
 def delivered(folder: Path) -> tuple[list[wire.Block | wire.Gap], dict[str, int]]:
     """What a server gets from the spool in ``folder``, in order, and what was lost."""
     segments = Segments(folder, 1)
     contents = segments.load()
-    outbox = _outbox()
+    outbox = new_outbox()
     outbox.resume(segments, contents, 0, ())
     if contents.torn is not None:
         outbox.append(contents.torn)

@@ -45,6 +45,19 @@ def delivered(place: SpoolPlace) -> int:
     return deliver(folder, server=None, token=None, patience_s=10.0).delivered
 
 
+def put_on_disk(sender: Sender, count: int, step: MakeStep, until: Until) -> None:
+    for n in range(count):
+        sender.put(step(n))
+    until(lambda: on_disk(sender, count))
+
+
+def assert_delivered(place: SpoolPlace, count: int, server: IngestDouble) -> None:
+    """``sync`` sends the records of the first steps to the server, which is back."""
+    server.start()
+    assert delivered(place) == count
+    assert server.steps() == list(range(count))
+
+
 def assert_numbered(server: IngestDouble) -> None:
     assert [batch.seq for batch in server.kept] == [*range(1, len(server.kept) + 1)]
 
@@ -104,18 +117,14 @@ def test_a_disk_that_takes_long_to_be_durable_is_not_taken_for_a_loss(
     durable = threading.Event()
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: durable.wait(20.0))
     sender = spooling(server.url, place, limits=Limits(flush_s=0.5))
-    for n in range(20):
-        sender.put(step(n))
-    until(lambda: on_disk(sender, 20))
+    put_on_disk(sender, 20, step, until)
     sender.close()
     assert f"20 records wait in {place.directory}" in caplog.text
     assert "are lost" not in caplog.text
     durable.set()
     for thread in sender._spool_threads:
         thread.join(20.0)
-    server.start()
-    assert delivered(place) == 20
-    assert server.steps() == list(range(20))
+    assert_delivered(place, 20, server)
 
 
 def test_what_was_on_disk_before_it_failed_is_told_apart_from_what_is_lost(
@@ -129,9 +138,7 @@ def test_what_was_on_disk_before_it_failed_is_told_apart_from_what_is_lost(
 ) -> None:
     server.stop()
     sender = spooling(server.url, place)
-    for n in range(20):
-        sender.put(step(n))
-    until(lambda: on_disk(sender, 20))
+    put_on_disk(sender, 20, step, until)
 
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -146,9 +153,7 @@ def test_what_was_on_disk_before_it_failed_is_told_apart_from_what_is_lost(
     assert "10 records could not be delivered" in caplog.text
     assert sender._spooler is not None
     sender._spooler.forget_descriptors()  # as at the end of the process, which held the folder to read it back
-    server.start()
-    assert delivered(place) == 20
-    assert server.steps() == list(range(20))
+    assert_delivered(place, 20, server)
 
 
 def test_files_that_somebody_removes_are_noticed(
@@ -161,9 +166,7 @@ def test_files_that_somebody_removes_are_noticed(
 ) -> None:
     server.stop()
     sender = spooling(server.url, place)
-    for n in range(20):
-        sender.put(step(n))
-    until(lambda: on_disk(sender, 20))
+    put_on_disk(sender, 20, step, until)
     for file in (place.directory / WRITER).glob("*.spool"):
         file.unlink()
     until(lambda: sender.stats().spool_off is not None)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import pytest
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, select
@@ -366,3 +367,87 @@ def test_a_skipped_step_is_stored_with_the_layer_of_its_alert(
         (skipped,) = skipped_steps(session, TileReader(1 << 20), run_id)
     assert alert["layer"] == event.layer == skipped["layer"] == "b"
     assert event.certainty is not None
+
+
+def _read(
+    build: Build, step: int, *, only_gradients: bool = False, weights: bool = True, loss: float = NAN
+) -> wire.Body:
+    """A step whose second of three layers breaks; ``weights`` says whether those are sound."""
+    bad = {} if math.isfinite(loss) else {1: 10, 2: 10}
+    kinds = [build.summary("grad", step, 3, nans={0: 10, **bad} if bad else None)]
+    if not only_gradients:
+        kinds += [
+            build.summary("act", step, 3, nans=bad),
+            build.summary("act_in", step, 3, nans={2: 10} if bad else None),
+        ]
+        kinds.append(build.summary("weight", step, 3, nans=None if weights else {0: 10, 1: 10, 2: 10}))
+    return build.body(*kinds, records={step: {"loss": loss}})
+
+
+def _nonfinite(store: Store) -> list[Alert]:
+    with store.read() as session:
+        return list(session.exec(select(Alert).where(Alert.kind == "nonfinite").order_by(col(Alert.id))))
+
+
+def test_a_step_that_was_read_more_closely_names_the_layer(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    feed.put(writer, _read(build, 7, loss=2.0))
+    feed.put(writer, _read(build, 8, only_gradients=True))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert alert.detail["producer"]["how"] == "not_later_than"
+    assert "if it happens again with sound weights, the layer is named" in alert.message
+    feed.put(writer, _read(build, 9, only_gradients=True))
+    feed.put(writer, _read(build, 10))
+    feed.put(writer, _read(build, 11))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert (alert.first_step, alert.layer, alert.rank, alert.severity) == (8, "b", 0, "critical")
+    assert (alert.detail["producer"]["how"], alert.detail["producer_step"]) == ("module", 10)
+    assert "The loss is NaN at step 8" in alert.message
+    assert "It came again, and step 10 was read more closely. It came from b: its inputs" in alert.message
+    assert "第 10 步有更详细的记录。 来源是 b" in alert.message_zh
+
+
+def test_weights_that_are_spoilt_are_said_to_be(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    feed.put(writer, _read(build, 7, loss=2.0))
+    feed.put(writer, _read(build, 8, only_gradients=True))
+    feed.put(writer, _read(build, 11, weights=False))
+    feed.put(writer, _read(build, 12))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert alert.detail["producer"]["how"] == "not_later_than", "what the first step showed stays"
+    assert alert.detail["parameters"] == {"layer": "a", "step": 11}
+    assert "By step 11 the parameters of a were not finite themselves" in alert.message
+    assert "The last step before it is 7; with the flight recorder on, a dump of the run holds it." in alert.message
+
+
+def test_weights_that_nobody_has_read_name_no_layer_later(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    feed.put(writer, _read(build, 8, only_gradients=True))
+    later = _read(build, 10)
+    unread = tuple(part for part in later.summaries if part.kind != "weight")
+    feed.put(writer, msgspec.structs.replace(later, summaries=unread))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert alert.detail["producer"]["how"] == "not_later_than"
+    assert alert.detail["unread_weights"] == 3
+    assert "producer_step" not in alert.detail
+
+
+def test_what_is_found_long_after_is_another_matter(build: Build, store: Store, feed: Feed, engines: Engines) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    feed.put(writer, _read(build, 8, only_gradients=True))
+    feed.put(writer, _read(build, 609))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert alert.detail["producer"]["how"] == "not_later_than"
