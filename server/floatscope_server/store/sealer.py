@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, col
 
-from floatscope_server.database import StoreError
+from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
 from floatscope_server.store.due import MOST_TILES, Due, due_in
@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_S = 0.5
+_SWEEP_S = 5.0
+"""All runs are looked at so often; in between those that have gone on by ``_ADVANCE`` steps."""
+_ADVANCE = 64
 _LATE_S = 2.0
 """Between two patches of a stream, so that what comes late in many small blocks is patched in few."""
 _RETRY_S = 1.0
@@ -77,8 +80,12 @@ class Sealer:
         self._seal = Seal(store)
         self._paused: dict[tuple[int, int, bool], _Pause] = {}
         self._watched: set[int] | None = None
-        self._heard: set[int] = set()
+        self._heard: dict[int, int] = {}
+        """Newest step of each run since the last sweep."""
         self._hearing = threading.Lock()
+        self._looked: dict[int, int] = {}
+        """What it was when the run was last looked at."""
+        self._again: set[int] = set()
         self._behind = False
         self._wake = threading.Condition()
         self._stopping = False
@@ -103,8 +110,9 @@ class Sealer:
 
     def observe(self, observation: Observation) -> None:
         """A block of this run was committed. Never blocks."""
+        last = observation.body.first_step + observation.body.steps - 1
         with self._hearing:
-            self._heard.add(observation.run_id)
+            self._heard[observation.run_id] = max(self._heard.get(observation.run_id, -1), last)
 
     def behind(self) -> bool:
         """Whether more tiles of a stream are due than ingest may run ahead."""
@@ -112,38 +120,54 @@ class Sealer:
 
     def seal_due(self) -> int:
         """Seal one tile of each stream of which one is due; returns how many."""
+        return self._seal_of(self._runs())
+
+    def _seal_of(self, runs: Iterable[int]) -> int:
         done = 0
         behind = False
-        for run_id in self._runs():
+        self._again = set()
+        for run_id in runs:
             found = self._due(run_id)
             for due in found:
                 if self._stopping:
                     return done
                 done += self._one(due)
+            if found:
+                self._again.add(run_id)
             behind = behind or any(due.behind > MOST_TILES and self._free(due) for due in found)
         self._behind = behind
         return done
 
     def _main(self) -> None:
+        swept = -math.inf
         while True:
+            done = 0
             try:
-                done = self.seal_due()
-            except (DatabaseError, StoreError) as error:
-                _log.warning("what is due to be sealed could not be read: %s", error)
-                done = 0
-            except Exception:  # noqa: BLE001 - logged, and tried again
-                _log.exception("the sealer failed")
-                done = 0
+                if self._monotonic() - swept >= _SWEEP_S:
+                    swept = self._monotonic()
+                    done = self.seal_due()
+                else:
+                    done = self._seal_of(self._advanced())
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
+                _log.warning("what is due to be sealed could not be read: %s", error, exc_info=not _is_known(error))
             with self._wake:
                 if not done and not self._stopping:
                     self._wake.wait(_TICK_S)
                 if self._stopping:
                     return
 
+    def _advanced(self) -> list[int]:
+        with self._hearing:
+            heard = dict(self._heard)
+        ahead = {run_id for run_id, step in heard.items() if step >= self._looked.get(run_id, -1) + _ADVANCE}
+        self._looked |= {run_id: heard[run_id] for run_id in ahead}
+        return sorted(ahead | self._again)
+
     def _runs(self) -> list[int]:
         """Those that are not over, that something has come of, and at first all of which there is an open tail."""
         with self._hearing:
-            heard, self._heard = self._heard, set()
+            heard, self._heard = self._heard, {}
+        self._looked = {}
         with self._store.read() as session:
             running = set(session.execute(select(col(Run.id)).where(col(Run.state).not_in(ENDED))).scalars())
             if self._watched is None:
@@ -157,7 +181,7 @@ class Sealer:
                         .distinct()
                     ).scalars()
                 )
-        self._watched |= running | heard
+        self._watched |= running | heard.keys()
         return sorted(self._watched)
 
     def _due(self, run_id: int) -> Sequence[Due]:
@@ -190,8 +214,9 @@ class Sealer:
             seconds = _RETRY_S if before is None or not before.seconds else min(2 * before.seconds, _RETRY_AT_MOST_S)
             self._paused[part] = _Pause(self._monotonic() + seconds, seconds)
             text = "stream %d, attempt %d could not be sealed at tile %d; trying again in %g s: %s"
-            known = isinstance(error, DatabaseError | StoreError)
-            _log.warning(text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not known)
+            _log.warning(
+                text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not _is_known(error)
+            )
             return 0
         if due.late:
             self._paused[part] = _Pause(self._monotonic() + _LATE_S)
@@ -208,3 +233,8 @@ class Sealer:
 
 def _part(due: Due) -> tuple[int, int, bool]:
     return due.key.stream_id, due.key.attempt, due.late
+
+
+def _is_known(error: Exception) -> bool:
+    """Whether the database or the end of the server is at fault, and not this program."""
+    return isinstance(error, StoreError) or trouble(error) is not None

@@ -11,17 +11,17 @@ from sqlmodel import Session, col
 
 from floatscope_server.frame import FIELD_DTYPES, Frame
 from floatscope_server.models import WalFrame
+from floatscope_server.store.packed import SUMMARIES
 from floatscope_server.store.parts import MAX_STEPS
-from floatscope_server.store.replay import SUMMARIES
 from floatscope_server.store.tilestore import StreamKey
 from floatscope_server.tiles.departures import Departure, departures
 from floatscope_server.tiles.geometry import Geometry
-from floatscope_server.tiles.planes import Planes, raw_planes
+from floatscope_server.tiles.planes import Planes, joined, raw_planes
 from floatscope_server.tiles.rows import beside
 
 __all__ = ["DamagedFrameError", "FrameKey", "Tail", "frames_between"]
 
-_BYTES = 48 << 20
+_BYTES = 24 << 20
 """Frames that are decoded at once; with more (many ranks, many layers) a tile is put together from narrower pieces."""
 _AT_ONCE = 256
 
@@ -82,7 +82,7 @@ class Tail:
         self._departures: list[Departure] = []
         total = sum(key.nbytes for key in keys)
         if total <= _BYTES:
-            self._frames = list(_decoded(session, keys, layers))
+            self._frames = joined(_decoded(session, keys, layers))
             top = max((int(frame.layers.max()) for _, frame in self._frames), default=-1)
         else:
             top = self._in_pieces(session, keys, layers, max(1, geometry.columns * _BYTES // total))
@@ -108,7 +108,7 @@ class Tail:
         for start in range(self._first, self._first + self._geometry.columns, width):
             columns = min(width, self._first + self._geometry.columns - start)
             inside = [key for key in keys if key.first < start + columns and key.first + key.n > start]
-            frames = list(_decoded(session, inside, layers))
+            frames = joined(_decoded(session, inside, layers))
             known = max((int(frame.layers.max()) for _, frame in frames), default=-1) + 1
             top = max(top, known - 1)
             blocks = range(-(-known // self._geometry.block))
@@ -160,7 +160,7 @@ def _frame(data: bytes, layers: int) -> Frame | None:
     """The frame, None if it is not what was once checked and stored."""
     try:
         frame = Frame.of(SUMMARIES.decode(data))
-    except (msgspec.DecodeError, ValueError, TypeError):
+    except (msgspec.DecodeError, ValueError, TypeError, RuntimeError):
         return None
     return frame if _is_sound(frame.fields, frame, layers) else None
 

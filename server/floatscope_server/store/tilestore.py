@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, literal, select, update
-from sqlmodel import Session, col
+from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.models import Stream, StreamState, Tile, TileRaw, WalFrame
 from floatscope_server.tiles.geometry import Geometry
@@ -38,6 +38,9 @@ _STATS = tuple(int(stat) for stat in Stat)
 _AGGS = tuple(int(agg) for agg in Agg)
 _RAW_KEYS = tuple(int(stat) for stat in {**RAW, **POOLED})
 _POOLED_KEYS = tuple(int(stat) for stat in POOLED)
+
+
+_INSERT_RAW, _INSERT_POOLED = (insert(SQLModel.metadata.tables[model.__tablename__]) for model in (TileRaw, Tile))
 
 
 class OvertakenError(Exception):
@@ -133,9 +136,9 @@ def insert_tiles(connection: Connection, key: StreamKey, tiles: Iterable[tuple[P
         else:
             raw.append(values)
     if raw:
-        connection.execute(insert(TileRaw), raw)
+        connection.execute(_INSERT_RAW, raw)
     if pooled:
-        connection.execute(insert(Tile), pooled)
+        connection.execute(_INSERT_POOLED, pooled)
 
 
 def replace_tiles(connection: Connection, key: StreamKey, tiles: Sequence[tuple[Place, list[TileRow]]]) -> None:

@@ -52,12 +52,12 @@ def departures(
         inside = frame.between(low, high - 1)
         count, nans, infs = (inside.fields[name][:, own].astype(np.float64) for name in ("count", "nans", "infs"))
         finite = np.where(count > nans + infs, count - nans - infs, np.nan)
-        where = ranks.index(rank), slice(low - first, high - first), frame.layers[own] - first_layer
-        nonfinite[where] = np.where(count > 0, nans + infs, np.nan)
-        planes[Stat.ABSMAX][where] = np.where(np.isnan(finite), np.nan, inside.fields["absmax"][:, own])
+        number, where = ranks.index(rank), (slice(low - first, high - first), frame.layers[own] - first_layer)
+        nonfinite[number][where] = np.where(count > 0, nans + infs, np.nan)
+        planes[Stat.ABSMAX][number][where] = np.where(np.isnan(finite), np.nan, inside.fields["absmax"][:, own])
         if "sumsq" in inside.fields:
             with np.errstate(invalid="ignore", over="ignore"):
-                planes[Stat.RMS][where] = np.sqrt(inside.fields["sumsq"][:, own].astype(np.float64) / finite)
+                planes[Stat.RMS][number][where] = np.sqrt(inside.fields["sumsq"][:, own].astype(np.float64) / finite)
     events = [
         _departure(nonfinite, at, Stat.NONFINITE, "nonfinite", ranks, (first, first_layer))
         for at in _where(nonfinite > 0, (nonfinite == 0).any(axis=0))

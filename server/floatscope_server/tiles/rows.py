@@ -41,8 +41,7 @@ def encoded(planes: Planes, geometry: Geometry, *, level: int, first_layer: int,
         bits = 23 if exact else geometry.keep_bits if level == 0 else geometry.keep_bits_pooled
         made = encode(plane, first_layer=first_layer, first_column=first_column, keep_bits=bits)
         if made is not None:
-            flags = made[0] | _apart(planes, level, stat, agg)
-            rows.append(TileRow(int(stat), int(agg), int(flags), made[1]))
+            rows.append(TileRow(int(stat), int(agg), int(made[0]) | _apart(planes, level, stat, agg), made[1]))
     return rows
 
 
@@ -116,17 +115,20 @@ def _or_default(part: Planes, key: tuple[Stat, Agg], width: int, layers: int) ->
     return grown(plane, layers)
 
 
-def _apart(planes: Planes, level: int, stat: Stat, agg: Agg) -> Flag:
-    flags = Flag(0)
+_APART = (
+    (Agg.MAX, int(Flag.MAX_APART)),
+    (Agg.MIN, int(Flag.MIN_APART)),
+    (Agg.MEAN, int(Flag.MEAN_APART)),
+    (Agg.WEIGHT, int(Flag.WEIGHT_APART)),
+)
+
+
+def _apart(planes: Planes, level: int, stat: Stat, agg: Agg) -> int:
+    flags = 0
     if agg != (Agg.MAX if level else Agg.VALUE):
         return flags
     of = planes[stat, agg]
-    for other, flag in (
-        (Agg.MAX, Flag.MAX_APART),
-        (Agg.MIN, Flag.MIN_APART),
-        (Agg.MEAN, Flag.MEAN_APART),
-        (Agg.WEIGHT, Flag.WEIGHT_APART),
-    ):
+    for other, flag in _APART:
         plane = planes.get((stat, other))
         if other != agg and plane is not None and (other == Agg.WEIGHT or not same_bits(plane, of)):
             flags |= flag

@@ -87,14 +87,13 @@ def oracle_raw(frames: Iterable[tuple[int, Frame]], *, several: bool) -> Cells:
             if not math.isnan(value):
                 cells.setdefault((stat, agg), {})[at] = value
 
-        # A cell that nobody observed counts for its scale, of which it changes nothing but that of zeros.
-        whole = _added([cell for _, cell in (by_rank[rank] for rank in sorted(by_rank))])
+        whole = _added(list(seen.values()))
         of_whole = _stats(whole)
         for stat, value in of_whole.items():
             put(stat, Agg.VALUE, value)
         if several:
-            put(Stat.ABSMAX, Agg.RANK, max(by_rank, key=lambda rank: (by_rank[rank][1]["absmax"], -rank)))
-        merging = [cell for _, (placement, cell) in sorted(by_rank.items()) if placement in MERGING]
+            put(Stat.ABSMAX, Agg.RANK, max(seen, key=lambda rank: (seen[rank]["absmax"], -rank)))
+        merging = [cell for rank, cell in seen.items() if by_rank[rank][0] in MERGING]
         units = [cell for rank, cell in seen.items() if by_rank[rank][0] not in MERGING]
         of_units = [
             _stats(unit) for unit in [*([_added(merging)] if any(cell["count"] for cell in merging) else []), *units]
