@@ -13,9 +13,9 @@ from sqlmodel import Session, col
 from floatscope_server.models import Attempt, Stream, StreamState, WalFrame
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.levels import Sealed, last_tile
 from floatscope_server.query.line import Stretch
 from floatscope_server.query.opentail import CHUNK, Chunk, OpenTail, TailKey
-from floatscope_server.query.sealed import Sealed, last_tile
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
 from floatscope_server.tiles.codec import is_missing
