@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Stream, StreamState, WalFrame
+from floatscope_server.models import Attempt, Stream, StreamState
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.levels import Sealed, last_tile
 from floatscope_server.query.line import Stretch
-from floatscope_server.query.opentail import CHUNK, Chunk, OpenTail, TailKey
+from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
 from floatscope_server.tiles.codec import is_missing
@@ -45,29 +45,29 @@ class Source:
     states: dict[int, State]
 
 
+# Built once: that takes longer than to run them.
+_STREAM = select(
+    col(Stream.id),
+    col(Stream.columns),
+    col(Stream.fan),
+    col(Stream.block),
+    col(Stream.keep_bits),
+    col(Stream.keep_bits_pooled),
+).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
+_SEALED = select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
+    col(StreamState.stream_id) == bindparam("stream")
+)
+_WORLDS = select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == bindparam("run"))
+
+
 def source_of(session: Session, run_id: int, name: str) -> Source | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
-    stream = session.execute(
-        select(
-            col(Stream.id),
-            col(Stream.columns),
-            col(Stream.fan),
-            col(Stream.block),
-            col(Stream.keep_bits),
-            col(Stream.keep_bits_pooled),
-        ).where(col(Stream.run_id) == run_id, col(Stream.name) == name)
-    ).one_or_none()
+    connection = session.connection()
+    stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
     if stream is None:
         return None
-    sealed = {
-        attempt: (at, epoch)
-        for attempt, at, epoch in session.execute(
-            select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
-                col(StreamState.stream_id) == stream.id
-            )
-        )
-    }
-    worlds = session.execute(select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == run_id))
+    sealed = {attempt: (at, epoch) for attempt, at, epoch in connection.execute(_SEALED, {"stream": stream.id})}
+    worlds = connection.execute(_WORLDS, {"run": run_id})
     states = {
         n: State(sealed=sealed.get(n, (0, 0))[0], epoch=sealed.get(n, (0, 0))[1], ranks=world) for n, world in worlds
     }
@@ -367,14 +367,8 @@ def _touched(
     session: Session, source: Source, attempt: int, state: State, after: int | None
 ) -> tuple[int, list[tuple[int, int]] | None]:
     """The newest frame of the open tail, and the steps (first, end) of those after ``after``."""
-    frames = session.execute(
-        select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
-            col(WalFrame.stream_id) == source.stream,
-            col(WalFrame.attempt) == attempt,
-            col(WalFrame.id) > (after or 0),
-            col(WalFrame.first) + col(WalFrame.n) > state.sealed,
-        )
-    ).all()
+    asked = {"stream": source.stream, "attempt": attempt, "after": after or 0, "sealed": state.sealed}
+    frames = session.connection().execute(NEW_FRAMES, asked).all()
     newest = max((row.id for row in frames), default=after or 0)
     return newest, None if after is None else [(row.first, row.first + row.n) for row in frames]
 
