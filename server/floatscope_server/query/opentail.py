@@ -7,11 +7,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Executable, bindparam, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import REQUIRED_FIELDS, Frame
@@ -50,7 +49,7 @@ _FIELDS = {
 }
 
 
-NEW_FRAMES: Select[Any] = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
+NEW_FRAMES: Executable = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
     col(WalFrame.stream_id) == bindparam("stream"),
     col(WalFrame.attempt) == bindparam("attempt"),
     col(WalFrame.id) > bindparam("after"),

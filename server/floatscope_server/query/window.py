@@ -115,12 +115,14 @@ class Tail:
 
 class TileReader:
     """Reads streams of layers, from tiles and from the open tail at once: each question is asked in one session, that
-    is, of one snapshot. Keeps at most ``max_bytes`` of what it has decoded; any thread may ask."""
+    is, of one snapshot. Keeps at most ``max_bytes`` of the open tails, and three quarters of that of
+    what it has decoded beside them; any thread may ask."""
 
     def __init__(self, max_bytes: int) -> None:
         self.tiles = TileCache(max_bytes // 2)
         self.frames = FrameCache(max_bytes // 4)
-        self._tail = OpenTail(max_bytes // 4, self.frames)
+        # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
+        self._tail = OpenTail(max_bytes, self.frames)
 
     @property
     def nbytes(self) -> int:
