@@ -199,8 +199,14 @@ class TileReader:
             session, _key(source, attempt, state), state.sealed, _END, _stats(wanted) | {Stat.COUNT}
         ) as chunks:
             for chunk in reversed(list(chunks)):
-                low = max(state.sealed - chunk.first, 0)
-                found.take(chunk.first + low, _cut(chunk, low, CHUNK), layers)
+                low, there = max(state.sealed - chunk.first, 0), np.flatnonzero(chunk.present)
+                if len(there) and there[-1] >= low:
+                    # Most layers are in the newest steps: the others are looked for further back.
+                    end = int(there[-1]) + 1
+                    near = max(low, end - _NEAR)
+                    for start, stop in ((near, end), (low, near)):
+                        if (found.steps < 0).any():
+                            found.take(chunk.first + start, _cut(chunk, start, stop), layers)
         rest = layers[found.steps < 0]
         if source.geometry is not None and state.sealed and len(rest):
             tile = last_tile(session, source.stream, attempt)
@@ -298,6 +304,8 @@ class TileReader:
 
 
 _END = 1 << 62
+
+_NEAR = 8
 
 
 class _Newest:
