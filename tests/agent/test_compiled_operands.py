@@ -22,8 +22,6 @@ Attach = Callable[..., tuple[Scope, MemorySink]]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*_Gradient'> should not be instantiated:DeprecationWarning"),
 ]
 
 EVERYTHING = Config(compiled_all_outputs=True, compiled_operands=True, activations_every=1, histograms_every=1)
