@@ -286,3 +286,12 @@ def test_lists_that_a_large_model_repeats_are_planned_once() -> None:
         for step in range(2, 10):
             rows.run((first, first + step), [tensor, tensor], histogram=False)
     assert len(rows._plans) <= 256
+
+
+def test_long_lists_that_differ_from_step_to_step_are_not_all_kept() -> None:
+    rows, tensor = DeviceRows(torch.device("cpu"), Runs(), capacity=4000), torch.ones(1)
+    for step in range(20):
+        at = tuple(row for row in range(4000) if row != step)  # an expert that got no token
+        rows.run(at, [tensor] * len(at), histogram=False)
+    assert sum(map(len, rows._plans)) <= 1 << 15
+    assert at in rows._plans
