@@ -120,13 +120,15 @@ class Pending:
         scalars, events = _conclusions(
             self.step, values, scale, self._scales.changed(values.get("loss_scale")), gradients
         )
+        rows_lost = self._rows_lost()
         return StepRecord(
             step=self.step,
             scalars=scalars,
             summaries=tuple(summaries),
-            events=(*self._events, *self._rows_lost(), *events),
+            events=(*self._events, *rows_lost, *events),
             layers=self.layers,
             spare_histograms=self._buffer.wanted.spare,
+            everything=self._buffer.wanted.everything and not rows_lost,
         )
 
     def _rows_lost(self) -> list[wire.Event]:

@@ -122,6 +122,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     # Ten rows with histograms take 21 KB, the scalars of a step 512 bytes.
     ring = Ring(24 << 10, reserve=1 << 10, allocate=on_the_host)
     scope, sink = attach(model, optimizer, _backend=like_a_card(ring=ring), config=EVERY, updates_every=0)
+    sink.said.append(floatscope.wire.Focus(steps=8))
     for _ in range(8):
         step(model, optimizer, scope)
     full = sink.pending[0].resolve()
@@ -129,6 +130,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     rest = [pending.resolve() for pending in sink.pending[1:4]]
     for record in rest:
         assert record.summaries == ()
+        assert not record.everything, "what a closer look asked for is not here"
         assert record.scalars["loss"] > 0, "scalars are small"
         assert [(e.kind, e.detail) for e in record.events if e.kind != "coverage"] == [
             ("rows_lost", {"reason": "transfer_full"})
