@@ -171,7 +171,7 @@ def test_of_steps_in_trouble_the_first_is_told_and_those_that_show_more() -> Non
     ]
 
 
-@pytest.mark.parametrize("options", [{}, {"activations_every": 0}, {name: 0 for name in INTERVALS}], ids=len)
+@pytest.mark.parametrize("options", [{}, {"activations_every": 0}, dict.fromkeys(INTERVALS, 0)], ids=len)
 def test_a_training_that_is_broken_for_good_is_looked_at_for_one_step(attach: Attach, options: dict[str, int]) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
