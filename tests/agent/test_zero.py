@@ -97,10 +97,10 @@ def gradient(*values: float) -> list[torch.Tensor]:
 )
 def test_a_deepspeed_that_has_other_classes_is_no_matter(
     attach: Attach,
-    world: Any,
+    world: Any,  # noqa: ANN401
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    classes: tuple[str, ...],  # noqa: ANN401
+    classes: tuple[str, ...],
 ) -> None:
     module = types.ModuleType(f"deepspeed.runtime.{name}")
     for cls in classes:
