@@ -19,8 +19,8 @@ from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._operands import scale_from_amax
 from floatscope._packing import yield_the_interpreter
 from floatscope._record import StepRecord, SummaryRows
-from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
+from floatscope._step_buffer import StepBuffer
 from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
 
 __all__ = ["Pending", "ScaleTrace"]
