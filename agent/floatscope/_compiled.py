@@ -127,7 +127,7 @@ class CompiledOutputs:
     def install(self) -> None:
         """Give each layer its rows and the hook. Models that are compiled already do not notice."""
         self._undo.append(conceal())
-        torch._dynamo.allow_in_graph(_shown)
+        torch._dynamo.allow_in_graph(_shown)  # type: ignore[no-untyped-call]
         for layer, module in self._table.observable():
             if kinds := self._kinds(layer):
                 self._undo.append(module.register_forward_hook(_hooks[kinds]).remove)
