@@ -21,6 +21,7 @@ from floatscope._config import Config
 from floatscope._device_rows import FromAmax
 from floatscope._fp8_modules import announced
 from floatscope._operators import CAN_SHUN_GRAPHS, GradientReader, OutputRow, Wanted, readers
+from floatscope._own_ops import transformed
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
 from floatscope._stats import WORDS, WordAt, variant_for
@@ -66,6 +67,8 @@ class _Gradient(torch.autograd.Function):
 def _shown(output: torch.Tensor, words: torch.Tensor, hist: torch.Tensor) -> torch.Tensor:
     """As a call of its own in the graph: what Dynamo does to trace a ``Function`` warns, which a training may have
     made an error, and that error would be the training's."""
+    if transformed():
+        return output  # gradients of gradients, or of many at once, and no ``Function`` that could say so
     shown: torch.Tensor = _Gradient.apply(output, words, hist)  # type: ignore[no-untyped-call]
     return shown
 

@@ -177,6 +177,25 @@ def test_gradients_are_told_without_the_loss_scale(attach: Attach) -> None:
     assert rows[0] == pytest.approx(rows[1], nan_ok=True)
 
 
+def gradient_of(model: nn.Module) -> Callable[..., Any]:
+    return torch.func.grad(lambda parameters, x: torch.func.functional_call(model, parameters, x).square().sum())
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_inside_a_function_transform_nothing_is_shown(attach: Attach, vectorised: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    function = gradient_of(model)
+    if vectorised:
+        function = torch.func.vmap(function, in_dims=(None, 0))
+    expected = function(parameters, X)
+    scope, sink = attach(model, config=EVERYTHING)
+    gradients = torch.compile(function, backend="aot_eager", fullgraph=True)(parameters, X)
+    scope.step(loss=1.0)
+    torch.testing.assert_close(gradients, expected)
+    assert sink.row(0, "act_grad", "0") is None
+
+
 class Casting(nn.Linear):
     """Announces casts of its input and of its output's gradient, the latter with a scale of ``scale``."""
 
