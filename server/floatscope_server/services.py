@@ -22,6 +22,7 @@ from floatscope_server.query.frames import FrameCache
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.sealer import Sealer
 
 __all__ = ["Running", "Services", "services_of"]
 
@@ -29,6 +30,8 @@ _T = TypeVar("_T")
 
 _READS = 3
 """Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
+
+_SEALING = False
 
 _READ_WAIT_S = 5.0
 """For a turn; then the answer is 503."""
@@ -43,6 +46,7 @@ class Services:
         self.cache = FrameCache(settings.cache_bytes)
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
+        self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
         self.outbox = Outbox(self.store, settings)
         self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
@@ -69,6 +73,10 @@ class Services:
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
+        if _SEALING:
+            self.store.observers.append(self.sealer.observe)
+            self.store.lagging = self.sealer.behind
+            self.sealer.start()
         await self.outbox.start()
 
     async def answer(self, question: Callable[[Session], _T]) -> _T:
@@ -93,6 +101,7 @@ class Services:
     async def stop(self) -> None:
         """What agents have sent is committed and judged before the store closes."""
         await self.live.stop()
+        await asyncio.to_thread(self.sealer.stop)
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
         await asyncio.to_thread(self.store.stop)

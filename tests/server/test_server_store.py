@@ -21,6 +21,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.store import Store
+from floatscope_server.store.packed import SUMMARIES
 from tests.server.bodies import run_of
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
     with store.read() as session:
         assert [row.name for row in session.exec(select(LayerRow))] == ["layer0", "layer1", "layer2"]
         (frame,) = session.exec(select(WalFrame)).all()
-    assert np.frombuffer(msgspec.msgpack.decode(frame.data, type=wire.Summaries).layers, "<u4").tolist() == [0, 1, 2]
+    assert np.frombuffer(SUMMARIES.decode(frame.data).layers, "<u4").tolist() == [0, 1, 2]
     assert _gaps(store) == {
         "more than 3 layers in one run": 2,
         "summary of a layer that was never named": 2,

@@ -33,6 +33,7 @@ from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
 from floatscope_server.store.lifecycle import ENDED, GONE
+from floatscope_server.store.replay import WARM_UP_STEPS
 
 __all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
 
@@ -40,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_WARM_UP_STEPS = 300
 _RUNS_IN_MEMORY = 64
 _FLUSH_S = 1.0
 _SWEEP_S = 2.0
@@ -437,4 +437,4 @@ def _reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two queri
     if any(writer not in marked for writer, _, _ in written):
         return _ALL_STEPS
     newest = max((step for _, _, step in written), default=-1)
-    return newest - min(marked.values(), default=-1) + _WARM_UP_STEPS
+    return newest - min(marked.values(), default=-1) + WARM_UP_STEPS

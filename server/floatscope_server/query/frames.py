@@ -158,7 +158,7 @@ def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> I
             fetched = session.execute(select(col(WalFrame.id), col(WalFrame.data)).where(col(WalFrame.id).in_(missing)))
             for row in fetched:
                 frame = frames[row.id] = Frame.of(SUMMARIES.decode(row.data))
-                cache.put(row.id, frame, len(row.data))
+                cache.put(row.id, frame, sum(field.nbytes for field in frame.fields.values()))
         for row in part:
             content = frames[row.id]
             assert content is not None

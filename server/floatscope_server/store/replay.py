@@ -14,10 +14,13 @@ from floatscope import wire
 from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.store.ledger import layer_of
+from floatscope_server.store.packed import SUMMARIES
 
-__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "replay"]
+__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "WARM_UP_STEPS", "replay"]
 
-SUMMARIES = msgspec.msgpack.Decoder(wire.Summaries)
+WARM_UP_STEPS = 300
+"""Steps that the rules want again before those they have yet to judge; the newest so many are not sealed."""
+
 HISTOGRAMS = msgspec.msgpack.Decoder(wire.Histograms)
 SCALARS = msgspec.msgpack.Decoder(tuple[wire.Scalars, ...])
 DEVICES = msgspec.msgpack.Decoder(tuple[wire.Device, ...])

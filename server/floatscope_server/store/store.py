@@ -40,6 +40,8 @@ _CHECKPOINT_S = 30.0
 """SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
 
 _RETRY_AFTER_S = 5.0
+_HELD_BACK_S = 0.25
+"""What a commit waits at most for sealing to catch up."""
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
 
@@ -77,6 +79,7 @@ class Store:
 
     ``observers`` get every block after its commit, in order, in the writer thread: they must be quick and may not
     write. ``run_observers`` get the name of a run whose row changed, ``layer_observers`` that of one whose layers did.
+    While ``lagging`` says so telemetry waits for the jobs of ``write``, and agents for their acknowledgements.
     ``clock`` gives wall-clock seconds since 1970.
     """
 
@@ -86,6 +89,7 @@ class Store:
         self.observers: list[Callable[[Observation], None]] = []
         self.run_observers: list[Callable[[str], None]] = []
         self.layer_observers: list[Callable[[str], None]] = []
+        self.lagging: Callable[[], bool] = bool
         self.counters = Counters()
         self.epoch = ""
         self._clock = clock
@@ -247,10 +251,22 @@ class Store:
                 pause = committed + self.settings.commit_interval_s - time.monotonic()
                 if pause > 0 and not self._stopping:
                     time.sleep(pause)
+                self._hold_back(connection)
                 self._in_hand = self._take()
                 self._commit(connection, self._in_hand)
                 self._in_hand = []
                 committed = time.monotonic()
+
+    def _hold_back(self, connection: Connection) -> None:
+        end = time.monotonic() + _HELD_BACK_S
+        while self.lagging() and not self._stopping and (left := end - time.monotonic()) > 0:
+            with self._wake:
+                job = next((item for item in self._queue if isinstance(item, _Job)), None)
+                if job is None:
+                    self._wake.wait(left)
+                    continue
+                self._queue.remove(job)
+            self._run_job(connection, job)
 
     def _take(self) -> list[_Incoming]:
         """The messages up to the next job."""
