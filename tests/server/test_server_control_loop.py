@@ -20,6 +20,8 @@ from floatscope._governor import KINDS
 from floatscope._sender import Sender
 from floatscope_server.models import StepEvent
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Command, Reply, Running
 

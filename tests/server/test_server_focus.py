@@ -14,6 +14,8 @@ import pytest
 from floatscope import wire
 from floatscope_server.agents import Agents
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Agent, Make, MakeAgent, Reply, Running
 

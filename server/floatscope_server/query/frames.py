@@ -91,14 +91,16 @@ def stored_frames(
     condition = _touching(stream, stretch, longest=longest)
     if rank is not None:
         condition = (*condition, col(WalFrame.rank) == rank)
-    rows = session.execute(
+    statement = (
         select(*_KEY, col(WalFrame.data))
         .where(*condition)
         .order_by(col(WalFrame.id))
         .execution_options(yield_per=_BATCH)
     )
-    for row in rows:
-        yield _stored(row, decode(row.data))
+    # Whoever asked may stop early; a cursor of PostgreSQL must not stay open.
+    with session.execute(statement) as rows:
+        for row in rows:
+            yield _stored(row, decode(row.data))
 
 
 def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:

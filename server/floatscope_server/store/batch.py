@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, insert, update
 from sqlmodel import Session, SQLModel, select
 
 from floatscope import wire
-from floatscope_server.database import upsert, utc
+from floatscope_server.database import append, upsert, utc
 from floatscope_server.jsontext import plain
 from floatscope_server.models import (
     CONTINUED,
@@ -62,7 +62,6 @@ _WRITERS, _RUNS, _ATTEMPTS = (SQLModel.metadata.tables[model.__tablename__] for 
 _UPDATE_WRITER = update(_WRITERS).where(_WRITERS.c.id == bindparam("of_id"))
 _UPDATE_RUN = update(_RUNS).where(_RUNS.c.id == bindparam("of_id"))
 _UPDATE_ATTEMPT = update(_ATTEMPTS).where(_ATTEMPTS.c.run_id == bindparam("of_run"), _ATTEMPTS.c.n == bindparam("of_n"))
-_INSERT_FRAMES = insert(SQLModel.metadata.tables[WalFrame.__tablename__])
 
 
 class Batch:
@@ -377,8 +376,7 @@ class Batch:
     def flush(self) -> None:
         """Write everything collected; the caller commits."""
         self.frames = len(self._frames)
-        if self._frames:
-            self._connection.execute(_INSERT_FRAMES, self._frames)
+        append(self._connection, WalFrame, self._frames)
         if self._events:
             self._connection.execute(insert(StepEvent), self._events)
         self._left_out.write()
@@ -408,7 +406,7 @@ class Batch:
                     "rank": rank,
                     "stream": "scalar",
                     "name": name,
-                    **{key: getattr(series, key) for key in renewed},
+                    **{key: _known(getattr(series, key)) for key in renewed},
                 }
                 for (attempt, rank, name), series in changed
             ],
@@ -482,3 +480,8 @@ class Batch:
                 values["ended_at"] = utc(seen) if ended else None
                 values["end_reason"] = (", ".join(sorted(reasons)) or run.state) if ended else None
             self._connection.execute(_UPDATE_ATTEMPT, {"of_run": run.id, "of_n": attempt, **values})
+
+
+def _known(figure: float) -> float | None:
+    """NULL for a NaN, which SQLite makes of it anyhow."""
+    return None if figure != figure else figure
