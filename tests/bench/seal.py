@@ -42,6 +42,7 @@ _IN_FLIGHT = 8
 def main() -> None:
     for layers, steps in ((300, 4096), (2000, 1024)):
         _sealed_alone(layers, steps)
+    _saturated(1, commit_interval_s=1e-4, in_flight=1)
     for batch in (1, 10, 30):
         _saturated(batch)
     _paced(1e6)
@@ -98,9 +99,9 @@ class _Cores:
 _TILE_BYTES = "SELECT (SELECT sum(length(data)) FROM tile_raw) + (SELECT sum(length(data)) FROM tile)"
 
 
-def _saturated(batch: int) -> None:
-    with _store() as store, _sealing(store) as sealer:
-        sender = _Sender(store, 300)
+def _saturated(batch: int, *, commit_interval_s: float = 0.02, in_flight: int = _IN_FLIGHT) -> None:
+    with _store(commit_interval_s) as store, _sealing(store) as sealer:
+        sender = _Sender(store, 300, in_flight)
         blocks = [sender.block(first, batch) for first in range(0, max(600, 60 * batch), batch)]
         steps = 0
         cores = _Cores()
@@ -112,7 +113,7 @@ def _saturated(batch: int) -> None:
         wall, cpu, waited = cores.passed()
         samples = steps * 300 * len(_KINDS) * len(_FIELDS)
         print(
-            f"  saturated, {batch} steps a block: {samples / wall / 1e6:.1f} million samples/s, "
+            f"  saturated, {batch} steps a block, {in_flight} in flight: {samples / wall / 1e6:.1f} million samples/s, "
             f"{steps / batch / wall:.0f} blocks/s in {store.counters.commits / wall:.0f} commits/s, "
             f"{cpu / samples * 1e9:.0f} CPU s per 1e9, {sealer.sealed} tiles; "
             f"acknowledged after {_percentiles(sender.waits)}; {waited}"
@@ -145,9 +146,9 @@ def _percentiles(waits: list[float]) -> str:
 
 
 @contextmanager
-def _store() -> Iterator[Store]:
+def _store(commit_interval_s: float = 0.02) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as folder:
-        store = Store(Settings(data=Path(folder)))
+        store = Store(Settings(data=Path(folder), commit_interval_s=commit_interval_s))
         store.start()
         try:
             yield store
@@ -189,12 +190,13 @@ def _judge(store: Store) -> None:
 
 
 class _Sender:
-    """One writer with eight blocks in flight."""
+    """One writer."""
 
-    def __init__(self, store: Store, layers: int) -> None:
+    def __init__(self, store: Store, layers: int, in_flight: int = _IN_FLIGHT) -> None:
         self.waits: list[float] = []
         self._store = store
         self._layers = layers
+        self._in_flight = in_flight
         self._writer = secrets.token_hex(16)
         self._seq = 0
         self._sent: dict[int, float] = {}
@@ -227,7 +229,7 @@ class _Sender:
 
     def send(self, first: int, steps: int, summaries: tuple[wire.Summaries, ...] | None = None) -> None:
         """The content of ``summaries`` as steps from ``first`` on."""
-        while len(self._sent) >= _IN_FLIGHT:
+        while len(self._sent) >= self._in_flight:
             self._take()
         parts = self.block(first, steps) if summaries is None else summaries
         moved = tuple(

@@ -20,7 +20,7 @@ from sqlmodel import Session, col
 from floatscope_server.models import Gap, RankEvent, WalFrame
 from floatscope_server.store.climb import Climb, completed, repaired
 from floatscope_server.store.due import Due, layers_of
-from floatscope_server.store.tail import FrameKey, Tail, frames_between
+from floatscope_server.store.summary_tail import FrameKey, Tail, frames_between
 from floatscope_server.store.tilestore import (
     Place,
     StreamKey,
@@ -61,6 +61,7 @@ class Store(Protocol):
 
     def write(self, fn: Callable[[Session], _T]) -> _T: ...
     def read(self) -> AbstractContextManager[Session]: ...
+    def settle(self) -> None: ...
 
 
 class Seal:
@@ -164,6 +165,7 @@ class Seal:
             self._store.write(job)
             if last:
                 self._own[of_stream] = end, key.epoch + 1
+                self._store.settle()
                 return
             if not begun:
                 key = replace(key, epoch=key.epoch + 1)

@@ -22,7 +22,7 @@ from floatscope_server.store.due import MOST_TILES, Due, due_in
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.replay import WARM_UP_STEPS
 from floatscope_server.store.seal import Seal
-from floatscope_server.store.tail import DamagedFrameError
+from floatscope_server.store.summary_tail import DamagedFrameError
 from floatscope_server.store.tilestore import OvertakenError
 
 __all__ = ["Sealer", "Store"]
@@ -46,6 +46,7 @@ class Store(Protocol):
 
     def write(self, fn: Callable[[Session], _T]) -> _T: ...
     def read(self) -> AbstractContextManager[Session]: ...
+    def settle(self) -> None: ...
     def now(self) -> datetime: ...
 
 

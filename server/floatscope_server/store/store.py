@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 _TICK_S = 1.0
 _CHECKPOINT_S = 30.0
-"""SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
+"""SQLite does so at every 4000 pages; a quiet server must not keep its last ones in the WAL for ever."""
 
 _RETRY_AFTER_S = 5.0
 _HELD_BACK_S = 0.25
@@ -102,6 +102,7 @@ class Store:
         self._ledger = Ledger()
         self._reader: Reader | None = None
         self._started_at = 0.0
+        self._settling = False
         self._failing = False
         self._complained = False
         self._in_hand: list[_Incoming] = []
@@ -153,6 +154,10 @@ class Store:
         job = _Job(run=fn, future=Future())
         self._put(job)
         return job.future.result()  # type: ignore[return-value]
+
+    def settle(self) -> None:
+        """Have what was committed brought to its place as soon as nobody waits for the writer."""
+        self._settling = True
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -266,6 +271,10 @@ class Store:
                 self._commit(connection, self._in_hand)
                 self._in_hand = []
                 committed = time.monotonic()
+            if self._settling and not self._queue:
+                self._settling = False
+                checkpointed = time.monotonic()
+                self.database.checkpoint(connection)
 
     def _hold_back(self, connection: Connection) -> None:
         end = time.monotonic() + _HELD_BACK_S

@@ -61,6 +61,9 @@ class _Interposed:
     def read(self) -> AbstractContextManager[Session]:
         return self._store.read()
 
+    def settle(self) -> None:
+        self._store.settle()
+
     def now(self) -> datetime:
         return self._store.now()
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import queue
+import shutil
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +19,7 @@ from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.live import LiveHub
 from floatscope_server.store import Store
 from floatscope_server.store.sealer import Sealer
-from tests.server.tiles.sealing import states
+from tests.server.tiles.sealing import judge, states
 
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakePen, Start
@@ -56,6 +60,21 @@ def test_a_server_seals_and_stops(
     wait_for(lambda: states(store)[1][0] == 256, "the first tile")
     running.stop()
     assert not any(thread.name == "floatscope-sealer" for thread in threading.enumerate())
+
+
+def test_the_wal_is_emptied_after_a_tile(store: Store, pen: MakePen, make: Make, tmp_path: Path) -> None:
+    one = pen(store, layers=[make.layer(0, "l")])
+    for step in range(0, 600, 50):
+        one.deliver(wire.Body(summaries=(make.summaries("grad", step, np.ones((50, 1))),)))
+    judge(store)
+    assert Sealer(store, lost_after_s=60.0).seal_due() == 1
+    # Only once the queue is empty; a job comes before that, and the next one after it.
+    store.write(lambda _: None)
+    store.write(lambda _: None)
+    # The file by itself, without its WAL.
+    alone = shutil.copy(tmp_path / "data" / "floatscope.db", tmp_path / "alone.db")
+    with closing(sqlite3.connect(alone)) as connection:
+        assert connection.execute("SELECT sealed FROM stream_state").fetchall() == [(256,)]
 
 
 def test_while_sealing_lags_its_jobs_come_first_and_acknowledgements_late(
