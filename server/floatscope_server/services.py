@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 _READS = 3
 """Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
 
-_SEALING = False
+_SEALING = True
 
 _READ_WAIT_S = 5.0
 """For a turn; then the answer is 503."""

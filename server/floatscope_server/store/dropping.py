@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal, select, update
 from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.alerts.models import Alert
@@ -38,6 +38,7 @@ __all__ = [
     "old_readings",
     "plan",
     "progress",
+    "set_keeping",
 ]
 
 ROWS = 200
@@ -52,6 +53,15 @@ def keeping_of(session: Session, run_id: int) -> Retention:
     return session.get(Retention, run_id) or session.get(Retention, 0) or Retention(run_id=0)
 
 
+def set_keeping(session: Session, run_id: int, values: Mapping[str, Any]) -> None:
+    """Give the run, or all for 0, these ``values``."""
+    connection = session.connection()
+    connection.execute(delete(Retention).where(col(Retention.run_id) == run_id))
+    # Not as an object: for a None in one the column's default is written.
+    connection.execute(insert(Retention), [{**values, "run_id": run_id}])
+    session.expire_all()
+
+
 def progress(session: Session, run_id: int, now: datetime) -> list[Milestone]:
     """How far each attempt is that has gone on since it was last noted; what arrives from now on is younger."""
     newest = (
@@ -59,7 +69,7 @@ def progress(session: Session, run_id: int, now: datetime) -> list[Milestone]:
         .where(col(Milestone.run_id) == run_id)
         .group_by(col(Milestone.attempt))
     )
-    noted: dict[int, int] = dict(session.execute(newest).tuples().all())
+    noted: dict[int, int] = {row[0]: row[1] for row in session.execute(newest)}
     return [
         # Of what was over before anybody looked the end is known.
         Milestone(run_id=run_id, attempt=attempt.n, step=attempt.last_step, at=min(now, attempt.ended_at or now))
