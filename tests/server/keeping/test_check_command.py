@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,8 +57,10 @@ def test_damaged_pages_are_said(store: Store, pen: MakePen, make: Make, command:
     store.stop()
     file = store.settings.database
     content = bytearray(file.read_bytes())
-    for page in range(len(content) // 8192 * 2 // 3, len(content) // 8192, 3):
-        content[page * 8192 : page * 8192 + 4000] = b"\xff" * 4000
+    with closing(sqlite3.connect(file)) as connection:
+        find = "SELECT rootpage FROM sqlite_master WHERE tbl_name = 'rank_event' AND type = 'index'"
+        ((page,), *_) = connection.execute(find).fetchall()
+    content[(page - 1) * 8192 : page * 8192] = b"\xff" * 8192
     file.write_bytes(content)
     status, out, err = command("server", *_options(store), "--check-store").finish()
     assert (status, err) == (1, "")
