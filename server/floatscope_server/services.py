@@ -20,12 +20,14 @@ from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.answers import Answers, Flights, Tagged
 from floatscope_server.query.layertable import LayerTables
+from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from floatscope_server.store.keeper import Keeper
 from floatscope_server.store.sealer import Sealer
+from floatscope_server.store.series_thread import SeriesThread
 
 __all__ = ["Running", "Services", "services_of"]
 
@@ -34,7 +36,6 @@ _T = TypeVar("_T")
 _READS = 3
 """Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
 
-_SEALING = True
 
 _READ_WAIT_S = 5.0
 """For a turn; then the answer is 503."""
@@ -46,6 +47,8 @@ class Services:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.store = Store(settings, clock=clock)
+        self.tails = Tails()
+        self.series = SeriesThread(self.store)
         self.reader = TileReader(settings.cache_bytes)
         self.layers = LayerTables(lambda: self.store.layers_version, shared=settings.postgres)
         self.answers = Answers(settings.answer_bytes)
@@ -82,10 +85,10 @@ class Services:
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
-        if _SEALING:
-            self.store.observers.append(self.sealer.observe)
-            self.store.lagging = self.sealer.behind
-            self.sealer.start()
+        self.store.observers.append(self.sealer.observe)
+        self.store.lagging = self.sealer.behind
+        self.sealer.start()
+        self.series.start()
         await self.outbox.start()
 
     async def answer(self, question: Callable[[Session], _T], begun: Callable[[], None] = lambda: None) -> _T:
@@ -127,6 +130,7 @@ class Services:
         await asyncio.to_thread(self.sealer.stop)
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
+        await asyncio.to_thread(self.series.stop)
         await asyncio.to_thread(self.store.stop)
 
 

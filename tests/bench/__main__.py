@@ -20,8 +20,8 @@ _BENCHES = {
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "seal": "turning the tail of a stream into tiles, beside ingest",
     "ingest": "durable ingest over a real WebSocket",
-    "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
     "engines": "commits of SQLite and PostgreSQL, without a network",
+    "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 
 

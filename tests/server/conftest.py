@@ -29,6 +29,7 @@ from floatscope_server.services import Services
 from floatscope_server.serving import Server
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.series_thread import SeriesThread
 from tests.databases import Databases, TestDatabase
 from tests.needs import needs
 from tests.postgres import Cluster, programs
@@ -426,6 +427,37 @@ def open_store(tmp_path: Path, clock: Clock, database: TestDatabase) -> Iterator
 @pytest.fixture
 def store(open_store: OpenStore) -> Store:
     return open_store()
+
+
+@pytest.fixture(params=["tail", "sealed"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the test finds scalars, device samples and histograms: with "sealed" everything is moved to chunks before
+    each question that the test itself or a route asks."""
+    where: str = request.param
+    if where == "sealed":
+        read, ask = Store.read, Services._ask
+        sealing = threading.local()
+        test = threading.current_thread()
+
+        def seal(store: Store) -> None:
+            sealing.now = True
+            try:
+                SeriesThread(store).seal(everything=True)
+            finally:
+                sealing.now = False
+
+        def read_sealed(store: Store) -> Any:  # noqa: ANN401 - as Store.read
+            if threading.current_thread() is test and not getattr(sealing, "now", False):
+                seal(store)
+            return read(store)
+
+        def ask_sealed(services: Services, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as Services._ask
+            seal(services.store)
+            return ask(services, question)
+
+        monkeypatch.setattr(Store, "read", read_sealed)
+        monkeypatch.setattr(Services, "_ask", ask_sealed)
+    return where
 
 
 class Command:

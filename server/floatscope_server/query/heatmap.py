@@ -145,7 +145,8 @@ def heat_map(
         if names is None:
             of = window.planes[list(wanted)[-1 if how.may_lack else 0]]
             seen: npt.NDArray[np.bool_] = np.any(~is_missing(of), axis=1)
-            shown = [layer for layer in shown if seen[np.searchsorted(layers, layer.index)]]
+            numbers = set(layers[seen].tolist())
+            shown = [layer for layer in shown if layer.index in numbers]
         row_of = np.searchsorted(layers, [layer.index for layer in shown]).astype(np.intp)
         keep = _worst_rows(values[row_of], how, asked.rows)
         shown, values = [shown[at] for at in keep], values[row_of[keep]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import Executable, bindparam, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import REQUIRED_FIELDS, Frame
@@ -22,7 +22,7 @@ from floatscope_server.query.stepwise import MADE_OF, made_plane
 from floatscope_server.tiles.planes import Planes, raw_planes
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["CHUNK", "Chunk", "OpenTail", "TailKey"]
+__all__ = ["CHUNK", "NEW_FRAMES", "Chunk", "OpenTail", "TailKey"]
 
 CHUNK = 256
 """Steps whose planes are kept and dropped together."""
@@ -47,6 +47,15 @@ _FIELDS = {
     Stat.OVER_HIGH: "over_high",
     Stat.FLOOR: "floor",
 }
+
+
+NEW_FRAMES: Executable = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
+    col(WalFrame.stream_id) == bindparam("stream"),
+    col(WalFrame.attempt) == bindparam("attempt"),
+    col(WalFrame.id) > bindparam("after"),
+    col(WalFrame.first) + col(WalFrame.n) > bindparam("sealed"),
+)
+"""Number, first step and steps of the frames of the open tail after one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +174,8 @@ class OpenTail:
             tail.sealed = key.sealed
             for number in [number for number in tail.chunks if (number + 1) * CHUNK <= key.sealed]:
                 del tail.chunks[number]
-        rows = session.execute(
-            select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
-                col(WalFrame.stream_id) == key.stream,
-                col(WalFrame.attempt) == key.attempt,
-                col(WalFrame.id) > tail.newest,
-                col(WalFrame.first) + col(WalFrame.n) > key.sealed,
-            )
-        ).all()
+        asked = {"stream": key.stream, "attempt": key.attempt, "after": tail.newest, "sealed": key.sealed}
+        rows = session.connection().execute(NEW_FRAMES, asked).all()
         touched: dict[int, npt.NDArray[np.bool_]] = {}
         for row_id, first, n in rows:
             tail.newest = max(tail.newest, row_id)

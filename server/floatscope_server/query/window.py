@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Stream, StreamState, WalFrame
+from floatscope_server.models import Attempt, Stream, StreamState
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.levels import Sealed, last_tile
 from floatscope_server.query.line import Stretch
-from floatscope_server.query.opentail import CHUNK, Chunk, OpenTail, TailKey
+from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
 from floatscope_server.store.repair import Suspect
@@ -50,29 +50,29 @@ class Source:
     states: dict[int, State]
 
 
+# Built once: that takes longer than to run them.
+_STREAM = select(
+    col(Stream.id),
+    col(Stream.columns),
+    col(Stream.fan),
+    col(Stream.block),
+    col(Stream.keep_bits),
+    col(Stream.keep_bits_pooled),
+).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
+_SEALED = select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
+    col(StreamState.stream_id) == bindparam("stream")
+)
+_WORLDS = select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == bindparam("run"))
+
+
 def source_of(session: Session, run_id: int, name: str) -> Source | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
-    stream = session.execute(
-        select(
-            col(Stream.id),
-            col(Stream.columns),
-            col(Stream.fan),
-            col(Stream.block),
-            col(Stream.keep_bits),
-            col(Stream.keep_bits_pooled),
-        ).where(col(Stream.run_id) == run_id, col(Stream.name) == name)
-    ).one_or_none()
+    connection = session.connection()
+    stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
     if stream is None:
         return None
-    sealed = {
-        attempt: (at, epoch)
-        for attempt, at, epoch in session.execute(
-            select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
-                col(StreamState.stream_id) == stream.id
-            )
-        )
-    }
-    worlds = session.execute(select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == run_id))
+    sealed = {attempt: (at, epoch) for attempt, at, epoch in connection.execute(_SEALED, {"stream": stream.id})}
+    worlds = connection.execute(_WORLDS, {"run": run_id})
     states = {
         n: State(sealed=sealed.get(n, (0, 0))[0], epoch=sealed.get(n, (0, 0))[1], ranks=world) for n, world in worlds
     }
@@ -120,14 +120,16 @@ class Tail:
 
 class TileReader:
     """Reads streams of layers, from tiles and from the open tail at once: each question is asked in one session, that
-    is, of one snapshot. Keeps at most ``max_bytes`` of what it has decoded; any thread may ask."""
+    is, of one snapshot. Keeps at most ``max_bytes`` of the open tails, and three quarters of that of
+    what it has decoded beside them; any thread may ask."""
 
     def __init__(self, max_bytes: int) -> None:
         self.tiles = TileCache(max_bytes // 2)
         self.frames = FrameCache(max_bytes // 4)
         self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
         """Told of tiles that cannot be read; must not block."""
-        self._tail = OpenTail(max_bytes // 4, self.frames)
+        # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
+        self._tail = OpenTail(max_bytes, self.frames)
 
     @property
     def nbytes(self) -> int:
@@ -206,8 +208,14 @@ class TileReader:
             session, _key(source, attempt, state), state.sealed, _END, _stats(wanted) | {Stat.COUNT}
         ) as chunks:
             for chunk in reversed(list(chunks)):
-                low = max(state.sealed - chunk.first, 0)
-                found.take(chunk.first + low, _cut(chunk, low, CHUNK), layers)
+                low, there = max(state.sealed - chunk.first, 0), np.flatnonzero(chunk.present)
+                if len(there) and there[-1] >= low:
+                    # Most layers are in the newest steps: the others are looked for further back.
+                    end = int(there[-1]) + 1
+                    near = max(low, end - _NEAR)
+                    for start, stop in ((near, end), (low, near)):
+                        if (found.steps < 0).any():
+                            found.take(chunk.first + start, _cut(chunk, start, stop), layers)
         rest = layers[found.steps < 0]
         if source.geometry is not None and state.sealed and len(rest):
             tile = last_tile(session, source.stream, attempt)
@@ -306,6 +314,8 @@ class TileReader:
 
 _END = 1 << 62
 
+_NEAR = 8
+
 
 class _Newest:
     """Collects the last observed column of each layer, from new to old."""
@@ -376,14 +386,8 @@ def _touched(
     session: Session, source: Source, attempt: int, state: State, after: int | None
 ) -> tuple[int, list[tuple[int, int]] | None]:
     """The newest frame of the open tail, and the steps (first, end) of those after ``after``."""
-    frames = session.execute(
-        select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
-            col(WalFrame.stream_id) == source.stream,
-            col(WalFrame.attempt) == attempt,
-            col(WalFrame.id) > (after or 0),
-            col(WalFrame.first) + col(WalFrame.n) > state.sealed,
-        )
-    ).all()
+    asked = {"stream": source.stream, "attempt": attempt, "after": after or 0, "sealed": state.sealed}
+    frames = session.connection().execute(NEW_FRAMES, asked).all()
     newest = max((row.id for row in frames), default=after or 0)
     return newest, None if after is None else [(row.first, row.first + row.n) for row in frames]
 

@@ -30,9 +30,10 @@ from floatscope_server.models import (
 )
 from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.settings import Settings
+from floatscope_server.store.caps import note_devices, within_caps
 from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
+from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
 from floatscope_server.store.left_out import LeftOut
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
@@ -51,9 +52,6 @@ from floatscope_server.store.waiting import forget_waiting, together_of
 __all__ = ["Batch", "Reply"]
 
 Reply = Callable[[wire.ServerMessage], None]
-
-_MAX_KEPT_SERIES = 20_000
-"""Series of a run, over ranks and attempts, of which figures are kept."""
 
 _MAX_REASON = 200
 
@@ -217,13 +215,14 @@ class Batch:
             return
         named = self._layers(run, writer, body.layers)
         checked = check_body(body, self._map_of(writer), run.attempts[writer.attempt][1])
-        body = msgspec.structs.replace(checked.body, layers=named)
+        capped, too_many = within_caps(run, writer, checked.body)
+        body = msgspec.structs.replace(capped, layers=named)
         writer.last_seq = block.seq
         last = body.first_step + body.steps - 1
         if body.steps:
             writer.last_step = max(writer.last_step, last)
             run.progressed(writer.attempt, body.first_step, last, self._now)
-        for reason, count in checked.dropped.items():
+        for reason, count in (checked.dropped + too_many).items():
             self._left_out.note(run, writer, body.first_step, max(last, body.first_step), reason, count)
         world = run.worlds[writer.attempt]
         concluded = together_of(self._session, run, writer.attempt).take(writer.rank, world, body, run.layers)
@@ -336,16 +335,15 @@ class Batch:
                 continue
             steps = [np.frombuffer(series.steps, "<i8") for series in scalars]
             for series, points in zip(scalars, steps, strict=True):
-                key = (writer.attempt, rank, series.name)
-                if key in run.series or len(run.series) < _MAX_KEPT_SERIES:
-                    kept = run.series.setdefault(key, KnownSeries.empty())
-                    kept.add(points, np.frombuffer(series.values, "<f8"))
+                kept = run.series_of(writer.attempt, rank, series.name)
+                kept.add(points, np.frombuffer(series.values, "<f8"))
             first = min(int(s.min()) for s in steps)
             last = max(int(s.max()) for s in steps)
             finite = all(np.isfinite(np.frombuffer(series.values, "<f8")).all() for series in scalars)
             flags = 0 if finite else NONFINITE
             add("scalar", first, last - first + 1, flags, msgspec.msgpack.encode(scalars), rank)
         if body.devices:
+            note_devices(self._connection, run, writer, body.devices)
             seconds = [device.time_ns // NANOSECONDS for device in body.devices]
             add("gpu", min(seconds), max(seconds) - min(seconds) + 1, 0, msgspec.msgpack.encode(body.devices))
         self._add_events(run, writer, seq, body.events)

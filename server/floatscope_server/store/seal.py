@@ -186,16 +186,19 @@ class Seal:
                 return False
             due = replace(due, layers=layers_of(session, key.run_id))
             refused = _refusal(session, due)
-            tail = None
-            if refused is None:
-                tail = Tail(session, keys, geometry, first=first, layers=due.layers, ranks=due.world)
-        if tail is None:
-            self._refuse(due, keys, first + geometry.columns, refused or "")
+            kinds = (None,) if due.world == 1 else (False, True)
+            tails = [
+                Tail(session, keys, geometry, first=first, layers=due.layers, ranks=due.world, same=same)
+                for same in kinds
+                if refused is None
+            ]
+        if refused is not None:
+            self._refuse(due, keys, first + geometry.columns, refused)
             return True
         places: list[tuple[Place, list[TileRow]]] = []
-        for block in range(tail.blocks):
-            late = tail.planes(block)
-            if late:
+        for block in range(max(tail.blocks for tail in tails)):
+            late = [tail.planes(block) if block < tail.blocks else {} for tail in tails]
+            if any(late):
                 with self._store.read() as session:
                     places += self._patched(session, due, block, late)
 
@@ -214,16 +217,22 @@ class Seal:
             self._own[of_stream] = key.sealed, key.epoch + 1
         return True
 
-    def _patched(self, session: Session, due: Due, block: int, late: Planes) -> Iterator[tuple[Place, list[TileRow]]]:
+    def _patched(
+        self, session: Session, due: Due, block: int, late: Sequence[Planes]
+    ) -> Iterator[tuple[Place, list[TileRow]]]:
         held = read_planes(session, due.key, Place(0, 0, block, due.idx), due.idx + 1).get(due.idx, {})
         if not held.keys() >= _REQUIRED:
             held = {}
-        layers = max(len(plane) for plane in (*held.values(), *late.values()))
-        held, late = ({key: grown(plane, layers) for key, plane in planes.items()} for planes in (held, late))
-        observed = ~is_missing(late[Stat.COUNT, Agg.VALUE])
-        raw = patched(held, late) if due.world > 1 else overlaid(held, late)
+        layers = max(len(plane) for planes in (held, *late) for plane in planes.values())
+        raw, *came = [{key: grown(plane, layers) for key, plane in planes.items()} for planes in (held, *late)]
+        changed = np.zeros(due.geometry.columns, np.bool_)
+        for planes in came:
+            if planes:
+                changed |= (~is_missing(planes[Stat.COUNT, Agg.VALUE])).any(axis=0)
+        # What other ranks have as well may have been counted already: it fills gaps, and adds nothing.
+        raw = overlaid(raw, came[0]) if due.world == 1 else overlaid(came[1], patched(raw, came[0]))
         climb = Climb(key=due.key, geometry=due.geometry, block=block, idx=due.idx)
-        yield from repaired(session, climb, raw, np.asarray(observed.any(axis=0)))
+        yield from repaired(session, climb, raw, changed)
 
     def _refuse(self, due: Due, keys: Sequence[FrameKey], upto: int, text: str) -> None:
         by_rank: dict[int, list[FrameKey]] = {}

@@ -68,21 +68,31 @@ def frames_between(session: Session, key: StreamKey, first: int, end: int) -> li
 class Tail:
     """What ``keys`` say of the tile at column ``first``. ``session`` is not needed after the first lines of this.
 
-    ``layers`` are those of the run, ``ranks`` those of the attempt. ``DamagedFrameError``.
+    ``layers`` are those of the run, ``ranks`` those of the attempt. ``same``: only the rows that other ranks have as
+    well, or only the others. ``DamagedFrameError``.
     """
 
     def __init__(
-        self, session: Session, keys: Sequence[FrameKey], geometry: Geometry, *, first: int, layers: int, ranks: int
+        self,
+        session: Session,
+        keys: Sequence[FrameKey],
+        geometry: Geometry,
+        *,
+        first: int,
+        layers: int,
+        ranks: int,
+        same: bool | None = None,
     ) -> None:
         self._geometry = geometry
         self._first = first
         self._ranks = ranks
+        self._same = same
         self._frames: list[tuple[int, Frame]] = []
         self._pieces: list[tuple[int, dict[int, Planes]]] = []
         self._departures: list[Departure] = []
         total = sum(key.nbytes for key in keys)
         if total <= _BYTES:
-            self._frames = joined(_decoded(session, keys, layers))
+            self._frames = joined(self._wanted(session, keys, layers))
             top = max((int(frame.layers.max()) for _, frame in self._frames), default=-1)
         else:
             top = self._in_pieces(session, keys, layers, max(1, geometry.columns * _BYTES // total))
@@ -103,12 +113,18 @@ class Tail:
             return [found for found in self._departures if found.layer // self._geometry.block == block]
         return self._departing(block, self._frames, self._first, self._geometry.columns, self._layers)
 
+    def _wanted(self, session: Session, keys: Sequence[FrameKey], layers: int) -> Iterator[tuple[int, Frame]]:
+        for rank, frame in _decoded(session, keys, layers):
+            same = frame.placement == "replica" or (frame.copy_of >= 0 and frame.copy_of != rank)
+            if self._same is None or self._same == same:
+                yield rank, frame
+
     def _in_pieces(self, session: Session, keys: Sequence[FrameKey], layers: int, width: int) -> int:
         top = -1
         for start in range(self._first, self._first + self._geometry.columns, width):
             columns = min(width, self._first + self._geometry.columns - start)
             inside = [key for key in keys if key.first < start + columns and key.first + key.n > start]
-            frames = joined(_decoded(session, inside, layers))
+            frames = joined(self._wanted(session, inside, layers))
             known = max((int(frame.layers.max()) for _, frame in frames), default=-1) + 1
             top = max(top, known - 1)
             blocks = range(-(-known // self._geometry.block))

@@ -194,6 +194,23 @@ def test_what_comes_late_is_patched_in_at_every_level(store: Store, pen: MakePen
     assert_sealed(store, frames, layers=_LAYERS, ranks=ranks, rtol=1e-6 if ranks > 1 else 0.0)
 
 
+def test_a_replica_that_comes_late_fills_gaps_and_adds_nothing(store: Store, pen: MakePen, make: Make) -> None:
+    pens = [pen(store, rank=rank, world=2, layers=[make.layer(0, "l")]) for rank in range(2)]
+    for step in (0, 10, 30, 40, 50):
+        deliver(pens[0], [_flat(step, 10, layers=1, placement="replica")])
+    deliver(pens[1], [_flat(59, 1, layers=1, placement="replica")])
+    sealer = _sealer(store)
+    _seal_all(store, sealer)
+    deliver(pens[1], [_flat(10, 20, layers=1, placement="replica")])
+    _seal_all(store, sealer)
+    assert states(store)[1][0] == 48
+    with store.read() as session:
+        key = StreamKey(run_id=1, stream_id=1, attempt=1, sealed=48, epoch=0)
+        tile = read_planes(session, key, Place(0, 0, 0, 1), 2)[1]
+    assert tile[Stat.COUNT, Agg.VALUE].tolist() == [[100.0] * 16]
+    assert tile[Stat.ABSMAX, Agg.RANK].tolist() == [[0.0] * 4 + [1.0] * 10 + [0.0] * 2]
+
+
 def test_what_comes_too_late_is_refused_and_declared(store: Store, pen: MakePen, make: Make) -> None:
     one = pen(store, layers=[make.layer(0, "l")])
     for step in range(16, 16 * 80, 64):
