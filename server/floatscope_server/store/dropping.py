@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, insert, literal, select, update
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.alerts.models import Alert
@@ -24,6 +25,7 @@ from floatscope_server.models import (
 )
 from floatscope_server.store.due import layers_of
 from floatscope_server.store.retention import Ages, Alarm, Held, going, pins
+from floatscope_server.store.shapes import DEVICES, HISTOGRAM_SHAPE
 from floatscope_server.store.tilestore import delete_place, geometry_of
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.statistics import Stat
@@ -134,41 +136,44 @@ def drop_tiles(session: Session, run_id: int, tiles: Sequence[Held]) -> int:
 
 
 def old_histograms(session: Session, run_id: int, keeping: Retention, ages: Ages) -> list[int]:
-    """Some rows of ``hist_tile`` that go."""
-    for days, level in ((keeping.hist_keep_days, 0), (keeping.hist_level1_keep_days, 1)):
+    """Some rows of ``hist_tile`` that go. Those of level 0 of which there are no sums are kept as long as sums."""
+    streams = select(col(Stream.id)).where(col(Stream.run_id) == run_id, col(Stream.name).like("hist/%"))
+    sums = aliased(HistTile)
+    has_sums = exists().where(
+        col(sums.stream_id) == col(HistTile.stream_id),
+        col(sums.attempt) == col(HistTile.attempt),
+        col(sums.block) == col(HistTile.block),
+        col(sums.level) == 1,
+        col(sums.last_step) > col(HistTile.last_step) - HISTOGRAM_SHAPE.cell(1),
+    )
+    for days, which in (
+        (keeping.hist_keep_days, (col(HistTile.level) == 0) & has_sums),
+        (keeping.hist_level1_keep_days, col(HistTile.level) >= 0),
+    ):
         for attempt, end in ({} if days is None else ages.before(days)).items():
-            streams = select(col(Stream.id)).where(
-                col(Stream.run_id) == run_id, col(Stream.name).like("hist/%"), col(Stream.id).is_not(None)
-            )
-            found = _some(
-                session,
-                HistTile,
-                col(HistTile.stream_id).in_(streams),
-                col(HistTile.attempt) == attempt,
-                col(HistTile.level) > 0 if level else col(HistTile.level) == 0,
-                col(HistTile.last_step) < end,
-            )
+            in_attempt = col(HistTile.stream_id).in_(streams), col(HistTile.attempt) == attempt
+            found = _some(session, HistTile, *in_attempt, which, col(HistTile.last_step) < end)
             if found:
                 return found
     return []
 
 
 def old_readings(session: Session, run_id: int, keeping: Retention, now: datetime) -> list[int]:
-    """Some rows of ``scalar_chunk`` with device figures, which go by milliseconds, that go."""
+    """Some rows of ``scalar_chunk`` with device figures, which go by milliseconds, that go: those of which there is
+    something coarser."""
+    series = select(col(ScalarSeries.id)).where(col(ScalarSeries.run_id) == run_id, col(ScalarSeries.stream) == "gpu")
+    coarser = aliased(ScalarChunk)
     for days, level in ((keeping.gpu_keep_days, 0), (keeping.gpu_level1_keep_days, 1)):
         if days is None:
             continue
         end = round((now.timestamp() - 86400 * days) * 1e3)
-        series = select(col(ScalarSeries.id)).where(
-            col(ScalarSeries.run_id) == run_id, col(ScalarSeries.stream) == "gpu"
+        covered = exists().where(
+            col(coarser.series_id) == col(ScalarChunk.series_id),
+            col(coarser.level) == level + 1,
+            col(coarser.last_step) > col(ScalarChunk.last_step) - DEVICES.cell(level + 1),
         )
-        found = _some(
-            session,
-            ScalarChunk,
-            col(ScalarChunk.series_id).in_(series),
-            col(ScalarChunk.level) == level,
-            col(ScalarChunk.last_step) < end,
-        )
+        of_level = col(ScalarChunk.series_id).in_(series), col(ScalarChunk.level) == level
+        found = _some(session, ScalarChunk, *of_level, covered, col(ScalarChunk.last_step) < end)
         if found:
             return found
     return []
