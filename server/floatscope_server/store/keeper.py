@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import select
 from sqlmodel import Session, SQLModel, col
 
-from floatscope_server.database import StoreError, trouble
+from floatscope_server.database import StoreError, trouble, utc
 from floatscope_server.models import HistTile, Run, ScalarChunk
 from floatscope_server.store.dropping import (
     ROWS,
@@ -32,7 +32,7 @@ from floatscope_server.store.dropping import (
 from floatscope_server.store.lifecycle import DELETED, ENDED
 from floatscope_server.store.removal import condemned, remove_some
 from floatscope_server.store.repair import Suspect, mend
-from floatscope_server.store.retention import Held
+from floatscope_server.store.retention import Held, SteadyClock
 
 __all__ = ["Keeper", "Store"]
 
@@ -69,6 +69,7 @@ class Keeper:
     def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
+        self._clock = SteadyClock()
         self._lock = threading.Lock()
         self._suspects: dict[Suspect, None] = {}
         self._told: set[Suspect] = set()
@@ -172,7 +173,7 @@ class Keeper:
 
     def _retain_run(self, run_id: int) -> Iterator[bool]:
         """Whether the piece deleted anything."""
-        now = self._store.now()
+        now = utc(self._clock.now(self._store.now().timestamp(), self._monotonic()))
         with self._store.read() as session:
             noted = progress(session, run_id, now)
         if noted:

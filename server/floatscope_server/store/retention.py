@@ -9,7 +9,11 @@ from datetime import datetime, timedelta
 from floatscope_server.models import Milestone, Retention
 from floatscope_server.tiles.geometry import Geometry
 
-__all__ = ["Ages", "Alarm", "Held", "Spot", "going", "pins"]
+__all__ = ["Ages", "Alarm", "Held", "Spot", "SteadyClock", "going", "pins"]
+
+
+_BELIEVED_S = 3600.0
+_DOUBTED_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,27 @@ class Ages:
 def pins(alarms: Iterable[Alarm]) -> set[Spot]:
     """Where alerts began and ended; what is between may be most of the run."""
     return {(alarm.attempt, step) for alarm in alarms for step in (alarm.first_step, alarm.last_step)}
+
+
+class SteadyClock:
+    """Seconds since 1970 by which things may be called old: a wall clock that jumps ahead is believed only when it has
+    kept its new time for a day. One that goes back makes nothing old, and is believed at once."""
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+        self._jumped: float | None = None
+
+    def now(self, wall: float, monotonic: float) -> float:
+        """At ``wall`` by the wall clock, and ``monotonic`` by one that does not jump."""
+        offset = wall - monotonic
+        if self._offset is None or offset <= self._offset + _BELIEVED_S:
+            self._offset, self._jumped = offset, None
+            return wall
+        self._jumped = monotonic if self._jumped is None else self._jumped
+        if monotonic - self._jumped >= _DOUBTED_S:
+            self._offset, self._jumped = offset, None
+            return wall
+        return self._offset + monotonic
 
 
 def going(

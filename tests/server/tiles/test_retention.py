@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from floatscope_server.models import Milestone, Retention
-from floatscope_server.store.retention import Ages, Alarm, Held, going, pins
+from floatscope_server.store.retention import Ages, Alarm, Held, SteadyClock, going, pins
 from floatscope_server.tiles.geometry import Geometry
 
 _NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -161,3 +161,27 @@ def test_the_limit_counts_what_goes_anyhow() -> None:
 def test_by_default_a_short_and_new_run_keeps_everything() -> None:
     held = [*_raw(3000), *_level1(750)]
     assert going(Retention(run_id=0), held, geometries=_GEOMETRIES, ages=_ages((47_999, 1.0))) == []
+
+
+def test_a_clock_that_jumps_ahead_is_believed_a_day_later() -> None:
+    clock = SteadyClock()
+    assert clock.now(1000.0, 0.0) == 1000.0
+    assert clock.now(1100.0, 90.0) == 1100.0
+    ahead = 1e9
+    assert clock.now(ahead + 1200, 190.0) == 1200.0
+    assert clock.now(ahead + 80_000, 80_000.0) == 81_010.0
+    assert clock.now(ahead + 86_600, 86_600.0) == ahead + 86_600
+
+
+def test_a_clock_that_was_ahead_for_an_hour_has_made_nothing_old() -> None:
+    clock = SteadyClock()
+    clock.now(1000.0, 0.0)
+    assert clock.now(1e9, 10.0) == 1010.0
+    assert clock.now(4600.0, 3600.0) == 4600.0
+    assert clock.now(1e9 + 90_000, 90_000.0) == 91_000.0
+
+
+def test_a_clock_that_goes_back_is_believed() -> None:
+    clock = SteadyClock()
+    clock.now(1e9, 0.0)
+    assert clock.now(500.0, 100.0) == 500.0
