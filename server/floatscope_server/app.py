@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import floatscope
-from floatscope_server import focus_routes, health, ingest, live_socket, page, session_routes
+from floatscope_server import focus_routes, health, ingest, live_socket, page, retention_routes, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError, reason, trouble
@@ -34,6 +34,7 @@ ROUTERS = (
     window_routes.router,
     alert_routes.router,
     focus_routes.router,
+    retention_routes.router,
     session_routes.router,
     ingest.router,
     live_socket.router,

@@ -22,6 +22,7 @@ __all__ = [
     "HistTile",
     "LayerRow",
     "Meta",
+    "Milestone",
     "RankEvent",
     "Retention",
     "Run",
@@ -157,6 +158,8 @@ class StreamState(SQLModel, table=True):
     """Columns before ``sealed`` are in tiles, not in ``wal_frame``; it moves in the transaction that writes them.
 
     ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
+    Of tiles that end at ``raw_from`` or before level 0 has gone, but for those around alerts; level 1 with
+    ``level1_from``.
     """
 
     __tablename__ = "stream_state"
@@ -165,6 +168,19 @@ class StreamState(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     sealed: int = Field(default=0, sa_type=BigInteger)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    raw_from: int = Field(default=0, sa_type=BigInteger)
+    level1_from: int = Field(default=0, sa_type=BigInteger)
+
+
+class Milestone(SQLModel, table=True):
+    """How old steps are: those up to ``step`` of an attempt had arrived at ``at``."""
+
+    __tablename__ = "milestone"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    attempt: int = Field(primary_key=True)
+    step: int = Field(sa_type=BigInteger, primary_key=True)
+    at: datetime
 
 
 class WalFrame(SQLModel, table=True):

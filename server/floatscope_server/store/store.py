@@ -27,6 +27,7 @@ from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.hello import greet, refusal
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.removal import condemn
 from floatscope_server.store.replay import replay, replay_since
 
 __all__ = ["Counters", "Store"]
@@ -60,7 +61,7 @@ class _Incoming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    run: Callable[[Session], object]
+    run: Callable[[Connection], object]
     future: Future[object]
 
 
@@ -150,14 +151,39 @@ class Store:
 
     def write(self, fn: Callable[[Session], _T]) -> _T:
         """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
+
+        def in_transaction(connection: Connection) -> _T:
+            with connection.begin(), Session(connection, expire_on_commit=False) as session:
+                result = fn(session)
+                session.flush()
+            return result
+
+        return self._in_writer(in_transaction)
+
+    def _in_writer(self, run: Callable[[Connection], _T]) -> _T:
         assert threading.current_thread() is not self._thread, "an observer must not wait for the thread it runs in"
-        job = _Job(run=fn, future=Future())
+        job = _Job(run=run, future=Future())
         self._put(job)
         return job.future.result()  # type: ignore[return-value]
 
     def settle(self) -> None:
         """Have what was committed brought to its place as soon as nobody waits for the writer."""
         self._settling = True
+
+    def shrink(self, pages: int) -> int:
+        """Give up to ``pages`` free pages back to the file system; how many are left."""
+        return self._in_writer(lambda connection: self.database.shrink(connection, pages))
+
+    def delete_run(self, name: str) -> bool:
+        """Take a run that is over out of sight; False if there is none, ``LiveRunError`` if it goes on. The keeper
+        deletes its rows."""
+
+        def condemned(session: Session) -> bool:
+            found = condemn(session, name)
+            self._ledger.clear()
+            return found
+
+        return self.write(condemned)
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -299,9 +325,7 @@ class Store:
 
     def _run_job(self, connection: Connection, job: _Job) -> None:
         try:
-            with connection.begin(), Session(connection, expire_on_commit=False) as session:
-                result = job.run(session)
-                session.flush()
+            result = job.run(connection)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
             job.future.set_exception(error)
         else:
