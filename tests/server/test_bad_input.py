@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Clock, Make, MakeAgent, MakePen, OpenStore, Running
 
 _YEAR = 365 * 86_400.0
-_FAR = 10**12
+_FAR = 999_999_984
 
 _HOSTILE = (
     "..",
@@ -64,24 +64,27 @@ def _sound(store: Store) -> list[str]:
         reader.close()
 
 
-def test_steps_that_jump_to_10_to_the_12_cost_nothing(store: Store, pen: MakePen, make: Make) -> None:
+def test_steps_that_jump_are_declared_or_cost_nothing(store: Store, pen: MakePen, make: Make) -> None:
     one = kept.fill(store, pen, make, steps=100)
     rng = np.random.default_rng(5)
+    deliver(one, [random_frame(rng, 10**12, 5, range(kept.LAYERS))])
+    (gap,) = kept.gaps(store)
+    assert gap.reason == "step beyond 2^40 or more than 10^9 ahead of the newest"
     there = random_frame(rng, _FAR, 100, range(kept.LAYERS))
     deliver(one, [there])
     kept.seal(store)
     assert kept.raw_tiles(store) == [*range(7), *range(_FAR // 16, (_FAR + 92) // 16)]
     assert _sound(store) == []
     before = kept.window(store, 0, 99)
-    whole = kept.window(store, 0, _FAR + 99, cell=1 << 31)
+    whole = kept.window(store, 0, _FAR + 99, cell=1 << 29)
     shown = ~is_missing(whole.planes[TOP])
-    assert np.flatnonzero(shown.any(axis=0)).tolist() == [0, _FAR >> 31]
+    assert np.flatnonzero(shown.any(axis=0)).tolist() == [0, 1]
     seen = np.where(there.observed, there.fields["absmax"], -np.inf)
     np.testing.assert_allclose(whole.planes[TOP][:, -1], seen.max(axis=0), rtol=1e-6)
     # Late for the present step, but not for where they belong: they are kept in the order of steps.
     deliver(one, [random_frame(rng, 100, 50, range(kept.LAYERS))])
     kept.seal(store)
-    assert [gap.reason for gap in kept.gaps(store)] == ["more than 1024 steps late"]
+    assert {gap.reason for gap in kept.gaps(store)[1:]} == {"more than 1024 steps late"}
     np.testing.assert_array_equal(kept.window(store, 0, 95).planes[TOP], before.planes[TOP][:, :96])
     kept.retain(store, raw_keep_steps=96)
     kept.keep(store)
@@ -173,7 +176,7 @@ def test_hostile_names_come_back_as_they_are(
     # Names of scalars are for people to type.
     odd = {name for name in _HOSTILE if not name.isprintable() or len(name) > 200}
     assert set(run["scalars"]) == set(_HOSTILE) - odd
-    assert [(gap["count"], gap["reason"]) for gap in run["gaps"]] == []
+    assert [gap["reason"] for gap in run["gaps"]] == ["scalar name longer than 200 characters, empty or not printable"]
     heat = server.json("/api/v1/runs/run/heatmap?metric=absmax&columns=20")
     assert [layer["name"] for layer in heat["layers"]] == list(_HOSTILE)
     block = server.get("/api/v1/runs/run/heatmap?metric=absmax&columns=20", accept=MEDIA_TYPE)
@@ -183,7 +186,7 @@ def test_hostile_names_come_back_as_they_are(
     for place, name in enumerate(_HOSTILE):
         quoted = urllib.parse.quote(name, safe="")
         series = server.json(f"/api/v1/runs/run/series?layer={quoted}&metrics=absmax&to=99")
-        assert series["series"][0]["values"][0] == pytest.approx(values[place], rel=1e-3)
+        assert series["absmax"]["max"][0] == pytest.approx(values[place], rel=1e-3)
         if "," not in name and name not in odd:
             found = server.json(f"/api/v1/runs/run/scalars?names={quoted}")
             assert [one["name"] for one in found] == [name]
