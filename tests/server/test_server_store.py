@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
+from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.packed import SUMMARIES
 from tests.databases import Disk
 from tests.server.bodies import run_of
@@ -379,15 +379,21 @@ def _raised(action: Callable[[], object]) -> str:
 
 
 def test_a_message_that_cannot_even_be_given_up_stops_nobody(
-    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture
+    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = pen(store)
-    answers: queue.Queue[wire.ServerMessage] = queue.Queue()
-    store.submit("f" * 32, wire.make_block(1, wire.Body()), answers.put)  # a writer that never said hello
-    answer = answers.get(timeout=20)
+    one, other = pen(store), pen(store, run="other")
+    apply = Batch.apply
+
+    def broken(batch: Batch, writer: str, message: wire.AgentMessage, reply: Reply) -> None:
+        if writer == one.writer:
+            raise RuntimeError("broken")
+        apply(batch, writer, message, reply)
+
+    monkeypatch.setattr(Batch, "apply", broken)
+    answer = one.deliver(wire.Body())
     assert isinstance(answer, wire.Nack)
     assert answer.retryable
-    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert isinstance(other.deliver(wire.Body()), wire.Ack)
     assert store.writing
     assert "could not be stored" in caplog.text
 
