@@ -1,4 +1,4 @@
-"""Whether there is memory behind a tensor. Everything that reads by address asks first: a fault ends the process."""
+"""Whether a tensor can be read by its address. Everything that does so asks first: a fault ends the process."""
 
 from __future__ import annotations
 
