@@ -1,0 +1,165 @@
+"""The agent's side: blocks that go out with eight in flight, and how long each waited for its acknowledgement."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from typing import Protocol
+
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from floatscope import wire
+from floatscope_server.bench.data import Synthetic
+from floatscope_server.store import Store
+
+__all__ = ["BenchError", "Line", "Paced", "Sender", "StoreLine", "WebSocketLine"]
+
+_PATIENCE_S = 120.0
+
+
+class BenchError(Exception):
+    """The bench cannot go on; the text says why."""
+
+
+class Line(Protocol):
+    """Where messages go, and answers come from."""
+
+    def send(self, writer: str, message: wire.AgentMessage) -> None: ...
+
+    def receive(self) -> wire.ServerMessage: ...
+
+    def close(self) -> None: ...
+
+
+class StoreLine:
+    """A store in this process, by ``Store.submit``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._answers: queue.Queue[wire.ServerMessage] = queue.Queue()
+
+    def send(self, writer: str, message: wire.AgentMessage) -> None:
+        self._store.submit(writer, message, self._answers.put)
+
+    def receive(self) -> wire.ServerMessage:
+        try:
+            return self._answers.get(timeout=_PATIENCE_S)
+        except queue.Empty:
+            raise BenchError(f"the store has acknowledged nothing for {_PATIENCE_S:.0f} s") from None
+
+    def close(self) -> None:
+        pass
+
+
+class WebSocketLine:
+    """A server at ``url``, as an agent speaks to it."""
+
+    def __init__(self, url: str) -> None:
+        self._socket = connect(
+            url.replace("http", "ws", 1) + "/ingest/v1",
+            subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+            compression=None,
+            max_size=None,
+        )
+
+    def send(self, writer: str, message: wire.AgentMessage) -> None:
+        self._socket.send(wire.encode(message))
+
+    def receive(self) -> wire.ServerMessage:
+        try:
+            data = self._socket.recv(timeout=_PATIENCE_S)
+        except TimeoutError:
+            raise BenchError(f"the server has acknowledged nothing for {_PATIENCE_S:.0f} s") from None
+        assert isinstance(data, bytes)
+        return wire.decode_server(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Sender:
+    """One writer of ``run``. ``waits`` are the seconds from a block's sending to its acknowledgement."""
+
+    def __init__(self, line: Line, data: Synthetic, run: str, *, first: int = 0) -> None:
+        self.data = data
+        self.head = first
+        self.waits: list[float] = []
+        self._line = line
+        self._writer = secrets.token_hex(16)
+        self._seq = 0
+        self._sent: dict[int, float] = {}
+        line.send(self._writer, data.hello(run, self._writer))
+        answer = line.receive()
+        if not isinstance(answer, wire.Welcome):
+            raise BenchError(f"the server refuses the bench: {answer}")
+
+    def send(self, steps: int) -> None:
+        """The next ``steps`` steps; waits while eight blocks are on their way."""
+        while len(self._sent) >= wire.MAX_IN_FLIGHT:
+            self._take()
+        self._seq += 1
+        block = wire.make_block(self._seq, self.data.body(self.head, steps))
+        self._sent[self._seq] = time.perf_counter()
+        self._line.send(self._writer, block)
+        self.head += steps
+
+    def wait(self) -> None:
+        """Until all is acknowledged."""
+        while self._sent:
+            self._take()
+
+    def end(self) -> None:
+        """Say goodbye: the run is finished."""
+        self.wait()
+        self._line.send(self._writer, wire.Bye(seq=self._seq, reason="finished"))
+
+    def _take(self) -> None:
+        answer = self._line.receive()
+        if isinstance(answer, wire.Ack):
+            now = time.perf_counter()
+            for seq in [seq for seq in self._sent if seq <= answer.seq]:
+                self.waits.append(now - self._sent.pop(seq))
+        elif isinstance(answer, wire.Nack | wire.Refused):
+            raise BenchError(f"the server took no block: {answer.message}")
+
+
+class Paced(threading.Thread):
+    """Sends ``batch`` steps every ``interval`` seconds until it is stopped, as a training does."""
+
+    def __init__(self, sender: Sender, *, batch: int, interval: float) -> None:
+        super().__init__(name="floatscope-bench-ingest", daemon=True)
+        self.error: Exception | None = None
+        self._sender = sender
+        self._batch = batch
+        self._interval = interval
+        self._ended = threading.Event()
+        self._blocks = 0
+        self._began = self._over = 0.0
+
+    @property
+    def head(self) -> int:
+        """Steps sent."""
+        return self._sender.head
+
+    def run(self) -> None:
+        due = self._began = time.perf_counter()
+        try:
+            while not self._ended.wait(max(0.0, due - time.perf_counter())):
+                self._sender.send(self._batch)
+                self._blocks += 1
+                due += self._interval
+            self._sender.wait()
+        except BenchError as error:
+            self.error = error
+        self._over = time.perf_counter()
+
+    def stop(self) -> float:
+        """End, and say which share of its pace was kept; ``BenchError`` if it broke off."""
+        self._ended.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return min(1.0, self._blocks * self._interval / max(self._over - self._began, self._interval))
