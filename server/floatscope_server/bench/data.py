@@ -1,8 +1,8 @@
 """A training that never was: statistics as an agent sends them, the same for the same seed, and cheap to make.
 
 Magnitudes of a layer are log-normal: a level of its own, noise of 0.57 octaves that follows itself (AR(1)), a slow
-drift, and now and then a spike of 3 to 9 octaves. Shares are k / elements; one cell in a million has NaNs. The mantissas
-are noise, as real ones are, so bytes per sample carry over to real runs.
+drift, and now and then a spike of 3 to 9 octaves. Shares are k / elements; one cell in a million has NaNs. The
+mantissas are noise, as real ones are, so bytes per sample carry over to real runs.
 """
 
 from __future__ import annotations
