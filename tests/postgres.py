@@ -18,11 +18,13 @@ __all__ = ["Cluster", "programs"]
 
 _DEADLINE_S = 30.0
 _USER = "floatscope"
+_OLDEST = 15
 
 
 def programs() -> Path | None:
-    """Where ``initdb`` and ``postgres`` are, of the newest version; None where they are not installed."""
+    """Where ``initdb`` and ``postgres`` are, of the newest version from 15 on; None where they are not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = [path for path in found if int(path.parts[-3]) >= _OLDEST]
     if found:
         return found[-1].parent
     path = shutil.which("initdb")
@@ -64,15 +66,16 @@ class Cluster:
         """Run it, and wait until it lets people in."""
         deadline = time.monotonic() + _DEADLINE_S
         while True:
-            self._process = subprocess.Popen(
-                [
-                    *(self._binaries / "postgres", "-D", self._data, "-k", self.folder, "-c", "listen_addresses="),
-                    *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", *self._options),
-                ],
-                stderr=(self.folder / "log").open("ab"),
-                cwd=self.folder,
-                **self._as,  # type: ignore[call-overload]
-            )
+            with (self.folder / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [
+                        *(self._binaries / "postgres", "-D", self._data, "-k", self.folder, "-c", "listen_addresses="),
+                        *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", *self._options),
+                    ],
+                    stderr=log,
+                    cwd=self.folder,
+                    **self._as,  # type: ignore[call-overload]
+                )
             while self._process.poll() is None and not self._answers():
                 assert time.monotonic() < deadline, "PostgreSQL does not start"
                 time.sleep(0.02)
@@ -107,6 +110,13 @@ class Cluster:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return name
+
+    def size(self, name: str) -> int:
+        """Bytes of a database on disk."""
+        with psycopg.connect(self.url(name)) as connection:
+            row = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+        assert row is not None
+        return int(row[0])
 
     def drop(self, name: str) -> None:
         """Remove a database, whoever uses it."""

@@ -8,7 +8,7 @@ put the thresholds of every format, so what a format would lose can be computed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,11 +22,13 @@ __all__ = [
     "INFINITY_BITS",
     "Bracket",
     "Shares",
+    "SparseHistograms",
     "Summary",
     "count_at_or_below",
     "magnitude_of_bits",
     "rescaled_histogram",
     "shares_in_format",
+    "sparse_shares",
 ]
 
 BINS = 512
@@ -84,9 +86,51 @@ def count_at_or_below(
     if cumulative is None:
         cumulative = np.cumsum(hist, axis=-1)
     total = cumulative[..., -1].astype(np.float64)
-    bin_ = np.clip(np.searchsorted(_EDGES, t, side="right") - 1, 0, _FINITE_BINS - 1)
+    bin_ = _bin_of(t)
     inside = np.take_along_axis(hist, bin_[..., None], axis=-1)[..., 0].astype(np.float64)
     left = np.take_along_axis(cumulative, bin_[..., None], axis=-1)[..., 0] - inside
+    return _bracket(t, bin_, left, inside, total, smallest, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class SparseHistograms:
+    """Rows of int64 [L]: row r has ``length[r]`` counts from bin ``first[r]`` on; they lie one row after the other in
+    ``counts``."""
+
+    first: Counts
+    length: Counts
+    counts: Counts
+
+    @property
+    def total(self) -> Floats:
+        """Elements of each row."""
+        starts, running = self._running()
+        elements: Floats = running[starts + self.length] - running[starts]
+        return elements
+
+    def at_or_below(self, threshold: ArrayLike) -> Bracket:
+        """As ``count_at_or_below``, where the extremes are not known."""
+        t = np.broadcast_to(np.asarray(threshold, dtype=np.float64), self.first.shape)
+        bin_ = _bin_of(t)
+        starts, running = self._running()
+        place = starts + np.clip(bin_ - self.first, 0, self.length)
+        after = starts + np.clip(bin_ + 1 - self.first, 0, self.length)
+        left = running[place] - running[starts]
+        return _bracket(t, bin_, left, running[after] - running[place], self.total, np.zeros(1), np.full(1, np.inf))
+
+    def _running(self) -> tuple[Counts, Floats]:
+        ends = np.cumsum(self.length)
+        return ends - self.length, np.concatenate([np.zeros(1), np.cumsum(self.counts, dtype=np.float64)])
+
+
+def _bin_of(threshold: Floats) -> NDArray[np.intp]:
+    return np.clip(np.searchsorted(_EDGES, threshold, side="right") - 1, 0, _FINITE_BINS - 1)
+
+
+def _bracket(
+    t: Floats, bin_: NDArray[np.intp], left: Floats, inside: Floats, total: Floats, smallest: Floats, largest: Floats
+) -> Bracket:
+    """``left`` elements lie in bins before ``bin_``, in which ``t`` lies, and ``inside`` in it."""
     low_edge, high_edge = _EDGES[bin_], _EDGES[bin_ + 1]
     # The extremes are exact, so one element of the bin is known to lie on each side.
     known_below = (inside > 0) & (smallest > low_edge) & (smallest <= t)
@@ -136,11 +180,26 @@ def shares_in_format(
     """The shares of each row of ``hist`` (int64 [L, 512]) in the format ``names[row]`` after multiplication by
     ``scale``.
 
-    ``absmin``, ``absmax`` and ``scale`` broadcast to [L]; 0 and inf where the extremes are not known. Shares are not
-    known without elements, or at a scale that is not positive and finite. ``KeyError`` for an unknown format.
+    ``absmin``, ``absmax`` and ``scale`` broadcast to [L]. Shares are not known without elements, or at a scale that is
+    not positive and finite. ``KeyError`` for an unknown format.
     """
-    limits = [formats[name] for name in names]
     factor = np.broadcast_to(np.asarray(scale, dtype=np.float64), hist.shape[:1])
+    cumulative = np.cumsum(hist, axis=1)
+
+    def count(threshold: Floats) -> Bracket:
+        return count_at_or_below(hist, threshold, absmin, absmax, cumulative=cumulative)
+
+    return _shares(count, cumulative[:, -1], factor, names)
+
+
+def sparse_shares(hist: SparseHistograms, scale: ArrayLike, names: Sequence[str]) -> Shares:
+    """As ``shares_in_format``, where the extremes are not known."""
+    factor = np.broadcast_to(np.asarray(scale, dtype=np.float64), hist.first.shape)
+    return _shares(hist.at_or_below, hist.total, factor, names)
+
+
+def _shares(count: Callable[[Floats], Bracket], total: Counts | Floats, factor: Floats, names: Sequence[str]) -> Shares:
+    limits = [formats[name] for name in names]
     usable = np.where((factor > 0) & np.isfinite(factor), factor, np.nan)
     zero, largest, lowest = (
         np.array(values) / usable
@@ -150,11 +209,7 @@ def shares_in_format(
             [3 * f.min_subnormal for f in limits],
         )
     )
-    cumulative = np.cumsum(hist, axis=1)
-    under, fits, near = (
-        count_at_or_below(hist, t, absmin, absmax, cumulative=cumulative) for t in (zero, largest, lowest)
-    )
-    total = cumulative[:, -1]
+    under, fits, near = count(zero), count(largest), count(lowest)
     of = np.where((total > 0) & ~np.isnan(usable), total, np.nan)
     return Shares(
         under=under.estimate / of,

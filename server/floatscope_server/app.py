@@ -17,7 +17,7 @@ import floatscope
 from floatscope_server import focus_routes, health, ingest, live_socket, page, session_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
-from floatscope_server.database import StoreError, trouble
+from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.query import routes as query_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
@@ -106,8 +106,8 @@ async def _busy(request: Request, _: Exception) -> Response:
 
 
 async def _out_of_range(_: Request, __: Exception) -> Response:
-    """A number that the database cannot hold."""
-    return JSONText(error_body("invalid", "a number is out of range", "see /docs for what is allowed"), status_code=422)
+    """A number, or a text with a NUL character, that the database cannot hold."""
+    return JSONText(error_body("invalid", "a value is out of range", "see /docs for what is allowed"), status_code=422)
 
 
 async def _internal(_: Request, __: Exception) -> Response:
@@ -145,5 +145,4 @@ async def _database(request: Request, error: Exception) -> Response:
 
 
 async def _cannot_write(_: Request, error: Exception) -> Response:
-    reason = str(error.orig if isinstance(error, DBAPIError) else error)
-    return JSONText(error_body("store", reason, "see to the server's disk and its log"), status_code=503)
+    return JSONText(error_body("store", reason(error), "see to the server's disk and its log"), status_code=503)

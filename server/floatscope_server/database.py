@@ -7,14 +7,14 @@ there are. Statements are SQLAlchemy's and the same for both; ``upsert`` and ``t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlmodel import Session, SQLModel
@@ -30,7 +30,9 @@ __all__ = [
     "Reader",
     "StoreError",
     "Trouble",
+    "append",
     "database_of",
+    "reason",
     "trouble",
     "upsert",
     "utc",
@@ -49,6 +51,16 @@ def upsert(connection: Connection, table: type[SQLModel]) -> sqlite.Insert | pos
     return sqlite.insert(table)
 
 
+def append(connection: Connection, table: type[SQLModel], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert ``rows``, all with the same keys, of numbers, text and bytes, by the engine's fastest way."""
+    if connection.dialect.name == "postgresql":
+        from floatscope_server.engines.copying import copy_rows
+
+        copy_rows(connection, table, rows)
+    elif rows:
+        connection.execute(insert(table), rows)
+
+
 def trouble(error: BaseException) -> Trouble | None:
     """What is wrong with the database, or None: then the statement is at fault and fails again wherever it runs."""
     if not isinstance(error, DBAPIError):
@@ -60,6 +72,11 @@ def trouble(error: BaseException) -> Trouble | None:
     if hasattr(orig, "sqlstate"):
         return of_sqlstate(orig.sqlstate, operational=operational)
     return of_sqlite(getattr(orig, "sqlite_errorcode", None), operational=operational)
+
+
+def reason(error: BaseException) -> str:
+    """What the engine says, in one line."""
+    return " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
 
 
 class Reader:
@@ -75,7 +92,7 @@ class Reader:
             with self._engine.connect() as connection:
                 current = MigrationContext.configure(connection).get_current_revision()
         except DBAPIError as error:
-            raise StoreError(f"cannot read the store at {self._title}: {error.orig}") from error
+            raise StoreError(f"cannot read the store at {self._title}: {reason(error)}") from error
         if current is None:
             raise StoreError(f"there is no floatscope store at {self._title}: start `floatscope server` on it")
         if current != head_revision():
@@ -143,7 +160,7 @@ class Database(ABC):
             yield
         except DBAPIError as error:
             advice = self.advice(trouble(error) or Trouble.OTHER)
-            raise StoreError(f"cannot use {self.title}: {error.orig}; {advice}") from error
+            raise StoreError(f"cannot use {self.title}: {reason(error)}; {advice}") from error
 
 
 def database_of(settings: Settings) -> Database:

@@ -77,14 +77,8 @@ def _attempt_with(session: Session, run: str, names: list[str]) -> int:
 
 @router.get("/dumps", response_class=JSONText)
 async def dumps(run: str, services: Running) -> Response:
-    """What the flight recorders of the run held when something broke, oldest first, and how much of it is kept."""
-
-    def listed(session: Session) -> Response:
-        found = dump_list(session, run_named(session, run))
-        kept = sum(dump["bytes"] for dump in found)
-        return JSONText({"dumps": found, "bytes": kept, "max_bytes": services.settings.dump_bytes})
-
-    return await services.answer(listed)
+    """What the flight recorders of the run held when something broke, oldest first."""
+    return await services.answer(lambda session: JSONText(dump_list(session, run_named(session, run))))
 
 
 @router.get("/dumps/{dump}", response_class=JSONText)

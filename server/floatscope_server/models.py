@@ -173,8 +173,11 @@ class WalFrame(SQLModel, table=True):
     ``id`` grows in the order of commits and is never used again: of two frames with one step the later one stands.
     ``first`` and ``n`` are its columns: steps, or seconds for ``gpu``. ``flags`` bit 0: something in it is not finite,
     bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``). ``rank`` -1 is all
-    ranks together: scalars that the block of ``writer`` completed. ``data`` is the
-    msgpack of the part (wire.Summaries, wire.Histograms, a list of wire.Scalars, a list of wire.Device).
+    ranks together: scalars that the block of ``writer`` completed. ``data`` is the msgpack of the part
+    (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries.
+
+    Of summaries, columns before the watermark of the stream are those that came late; once columns are in tiles
+    ``first`` and ``n`` leave them out, though ``data`` still has them.
     """
 
     __tablename__ = "wal_frame"

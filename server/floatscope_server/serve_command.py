@@ -25,7 +25,9 @@ def _fail(text: str) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve as ``args`` say; 2 if that cannot be done."""
+    """Serve as ``args`` say, or back up; 2 if that cannot be done."""
+    if args.backup:
+        return _back_up(args)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.from_env(
@@ -58,6 +60,22 @@ def serve(args: argparse.Namespace) -> int:
         )
     with listener:
         return _serve(settings, listener)
+
+
+def _back_up(args: argparse.Namespace) -> int:
+    try:
+        settings = Settings.of_store(data=Path(args.data) if args.data else None, db=args.db)
+    except ValueError as error:
+        return _fail(str(error))
+    try:
+        from floatscope_server.database import StoreError, database_of
+    except ModuleNotFoundError as error:
+        return _fail(f'{error.name} is missing; type: pip install "floatscope[server]"')
+    try:
+        _say(f"copied to {database_of(settings).backup(Path(args.backup))}")
+    except StoreError as error:
+        return _fail(str(error))
+    return 0
 
 
 def _serve(settings: Settings, listener: socket.socket) -> int:

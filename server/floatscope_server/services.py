@@ -19,9 +19,12 @@ from floatscope_server.auth import Gatekeeper
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.tails import Tails
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.sealer import Sealer
+from floatscope_server.store.series_thread import SeriesThread
 
 __all__ = ["Running", "Services", "services_of"]
 
@@ -29,6 +32,8 @@ _T = TypeVar("_T")
 
 _READS = 3
 """Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
+
+_SEALING = False
 
 _READ_WAIT_S = 5.0
 """For a turn; then the answer is 503."""
@@ -41,8 +46,11 @@ class Services:
         self.settings = settings
         self.store = Store(settings, clock=clock)
         self.cache = FrameCache(settings.cache_bytes)
+        self.tails = Tails()
+        self.series = SeriesThread(self.store)
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
+        self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
         self.outbox = Outbox(self.store, settings)
         self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
@@ -69,6 +77,11 @@ class Services:
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
+        if _SEALING:
+            self.store.observers.append(self.sealer.observe)
+            self.store.lagging = self.sealer.behind
+            self.sealer.start()
+        self.series.start()
         await self.outbox.start()
 
     async def answer(self, question: Callable[[Session], _T]) -> _T:
@@ -93,8 +106,10 @@ class Services:
     async def stop(self) -> None:
         """What agents have sent is committed and judged before the store closes."""
         await self.live.stop()
+        await asyncio.to_thread(self.sealer.stop)
         await asyncio.to_thread(self.alerts.stop)
         await self.outbox.stop()
+        await asyncio.to_thread(self.series.stop)
         await asyncio.to_thread(self.store.stop)
 
 

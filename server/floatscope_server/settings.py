@@ -149,8 +149,13 @@ class Settings:
         return Path(self.db.removeprefix("sqlite:///"))
 
     @classmethod
-    def of_store(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Only where the store is, from ``FLOATSCOPE_DATA`` and ``_DB``: what reads it needs no more."""
+    def of_store(
+        cls, environ: Mapping[str, str] = os.environ, *, data: Path | None = None, db: str | None = None
+    ) -> Settings:
+        """Only where the store is, from ``FLOATSCOPE_DATA`` and ``_DB``: what reads it needs no more. A folder or a
+        database that is given is meant, whatever the environment names."""
+        if data is not None or db is not None:
+            return cls.from_env({}, data=data, db=db)
         names = ("FLOATSCOPE_DATA", "FLOATSCOPE_DB")
         return cls.from_env({name: environ[name] for name in names if name in environ})
 

@@ -441,32 +441,6 @@ def doubled(module: nn.Module, args: object, output: torch.Tensor) -> torch.Tens
     return 2 * output
 
 
-class WithLoss(Model):
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        return {"loss": super().forward(x).square().mean()}
-
-
-def test_the_compiled_model_s_own_hook_runs_and_is_no_program(attach: Attach) -> None:
-    def frames(*, watching: bool) -> int:
-        torch.compiler.reset()
-        counters.clear()
-        model = WithLoss()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        scope, sink = attach(model, optimizer) if watching else (None, MemorySink())
-        compiled = torch.compile(model, backend="eager")
-        for step in range(3):
-            optimizer.zero_grad()
-            compiled(X * (float("nan") if step == 1 else 1.0))["loss"].backward()
-            optimizer.step()
-            if scope is not None:
-                scope.step()
-        if scope is not None and hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
-            assert sink.scalar("raw_loss_nonfinite")[:2] == [0.0, 1.0]
-        return int(counters["frames"]["ok"])
-
-    assert frames(watching=True) == frames(watching=False)
-
-
 def test_hooks_of_others_are_traced_as_ever(attach: Attach) -> None:
     model = Model()
     model.embed.register_forward_hook(doubled)

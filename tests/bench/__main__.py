@@ -18,7 +18,9 @@ _BENCHES = {
     "host": "time of the training thread by section of a step, as for a GPU",
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
+    "seal": "turning the tail of a stream into tiles, beside ingest",
     "ingest": "durable ingest over a real WebSocket",
+    "engines": "commits of SQLite and PostgreSQL, without a network",
 }
 
 

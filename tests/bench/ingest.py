@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from floatscope import wire
 from tests.bench.spread import spread
+from tests.postgres import Cluster, programs
 
 _LAYERS = 300
 _STEPS = 10
@@ -32,11 +34,29 @@ _FIELDS = (
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data,
-        server_process(data) as url,
-        _client(url) as socket,
-    ):
+    print("  SQLite:")
+    with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as data:
+        samples = _ingest(data, ())
+        size = sum(entry.stat().st_size for entry in os.scandir(data) if entry.is_file())
+        print(f"    {size / samples:.2f} bytes per sample on disk (the write-ahead log included)")
+    binaries = programs()
+    if binaries is None:
+        print("  PostgreSQL is not installed")
+        return
+    print("  PostgreSQL, on this machine:")
+    cluster = Cluster(binaries, fsync=True)
+    try:
+        name = cluster.create()
+        samples = _ingest(None, ("--db", cluster.url(name)))
+        size = cluster.size(name)
+        print(f"    {size / samples:.2f} bytes per sample in the database (without its log)")
+    finally:
+        cluster.remove()
+
+
+def _ingest(data: str | None, options: Sequence[str]) -> int:
+    """Send everything; how many samples that was."""
+    with server_process(data, options) as url, _client(url) as socket:
         blocks = list(_blocks())
         sent: dict[int, float] = {}
         waits: list[float] = []
@@ -50,15 +70,24 @@ def main() -> None:
             _take(socket, sent, waits)
         elapsed = time.perf_counter() - begin
         samples = _BLOCKS * _STEPS * _LAYERS * 2 * len(_FIELDS)
-        print(f"  {samples / elapsed / 1e6:.2f} million samples/s acknowledged, {_BLOCKS / elapsed:.0f} blocks/s")
-        print(f"  acknowledgement after {spread([wait * 1e3 for wait in waits], 'ms')} (8 blocks in flight)")
-        size = sum(entry.stat().st_size for entry in os.scandir(data) if entry.is_file())
-        print(f"  {size / samples:.2f} bytes per sample on disk (the write-ahead log included)")
+        commits = _commits(url)
+        print(f"    {samples / elapsed / 1e6:.2f} million samples/s acknowledged, {_BLOCKS / elapsed:.0f} blocks/s")
+        print(f"    {commits / elapsed:.0f} commits/s")
+        print(f"    acknowledgement after {spread([wait * 1e3 for wait in waits], 'ms')} (8 blocks in flight)")
+        return samples
+
+
+def _commits(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        found = re.search(rb"^floatscope_commits_total (\d+)", answer.read(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 @contextmanager
-def server_process(data: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", data]
+def server_process(data: str | None, options: Sequence[str] = ()) -> Iterator[str]:
+    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", *options]
+    command += [] if data is None else ["--data", data]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -29,6 +29,10 @@ from floatscope_server.services import Services
 from floatscope_server.serving import Server
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.series_thread import SeriesThread
+from tests.databases import Databases, TestDatabase
+from tests.needs import needs
+from tests.postgres import Cluster, programs
 from tests.server.bodies import Unpack, layer, scalars, summaries, unpack
 
 DEADLINE_S = 30.0
@@ -97,6 +101,39 @@ class Running:
         assert not self.thread.is_alive()
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Callable[[], Databases]]:
+    """A PostgreSQL for the whole session, started when the first test asks."""
+    made: list[Databases] = []
+
+    def get() -> Databases:
+        if not made:
+            binaries = programs()
+            needs(binaries, "PostgreSQL (initdb)")
+            assert binaries is not None
+            made.append(Databases(Cluster(binaries, fsync=False)))
+        return made[0]
+
+    yield get
+    for databases in made:
+        databases.cluster.remove()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What uses a store runs on each engine; where only its own words or the network are at stake, on one."""
+    if "database" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("engines")
+        metafunc.parametrize("database", ("sqlite", "postgresql") if marker is None else marker.args, indirect=True)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, cluster: Callable[[], Databases]) -> Iterator[TestDatabase]:
+    """Where stores are."""
+    one = TestDatabase(cluster() if request.param == "postgresql" else None)
+    yield one
+    one.drop()
+
+
 @pytest.fixture(name="wait_for")
 def wait_for_fixture() -> Callable[[Callable[[], object], str], None]:
     return wait_for
@@ -108,13 +145,12 @@ def http_fixture() -> Callable[..., Reply]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, database: TestDatabase) -> Iterator[Start]:
     """Starts servers with the settings given; all are stopped at the end."""
     running: list[Running] = []
 
     def begin(*, clock: Callable[[], float] = time.time, **options: Any) -> Running:  # noqa: ANN401 - settings
-        options.setdefault("data", tmp_path / "data")
-        settings = Settings(port=0, **options)
+        settings = Settings(port=0, **{**database.of(options.get("data", tmp_path / "data")), **options})
         listener = listen(settings)
         ready = threading.Event()
         app = create_app(settings, clock=clock)
@@ -372,12 +408,12 @@ class OpenStore(Protocol):
 
 
 @pytest.fixture
-def open_store(tmp_path: Path, clock: Clock) -> Iterator[OpenStore]:
+def open_store(tmp_path: Path, clock: Clock, database: TestDatabase) -> Iterator[OpenStore]:
     """Stores of one folder by the ``clock`` fixture; all are stopped at the end."""
     opened: list[Store] = []
 
     def begin(**options: Any) -> Store:  # noqa: ANN401
-        store = Store(Settings(data=tmp_path / "data", **options), clock=clock)
+        store = Store(Settings(**{**database.of(options.get("data", tmp_path / "data")), **options}), clock=clock)
         store.start()
         opened.append(store)
         return store
@@ -391,6 +427,37 @@ def open_store(tmp_path: Path, clock: Clock) -> Iterator[OpenStore]:
 @pytest.fixture
 def store(open_store: OpenStore) -> Store:
     return open_store()
+
+
+@pytest.fixture(params=["tail", "sealed"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the test finds scalars, device samples and histograms: with "sealed" everything is moved to chunks before
+    each question that the test itself or a route asks."""
+    where: str = request.param
+    if where == "sealed":
+        read, ask = Store.read, Services._ask
+        sealing = threading.local()
+        test = threading.current_thread()
+
+        def seal(store: Store) -> None:
+            sealing.now = True
+            try:
+                SeriesThread(store).seal(everything=True)
+            finally:
+                sealing.now = False
+
+        def read_sealed(store: Store) -> Any:  # noqa: ANN401 - as Store.read
+            if threading.current_thread() is test and not getattr(sealing, "now", False):
+                seal(store)
+            return read(store)
+
+        def ask_sealed(services: Services, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401 - as Services._ask
+            seal(services.store)
+            return ask(services, question)
+
+        monkeypatch.setattr(Store, "read", read_sealed)
+        monkeypatch.setattr(Services, "_ask", ask_sealed)
+    return where
 
 
 class Command:

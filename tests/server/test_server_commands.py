@@ -6,21 +6,21 @@ import json
 import signal
 import socket
 import sqlite3
-import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from websockets.exceptions import WebSocketException
 
 from floatscope import wire
+
+pytestmark = pytest.mark.engines("sqlite")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.server.conftest import Agent, Command, Make, MakeAgent, Reply, Running
+    from tests.server.conftest import Command, Make, MakeAgent, Reply, Running
 
 
 def _server(command: Callable[..., Command], data: Path, *options: str) -> Command:
@@ -191,100 +191,6 @@ def test_a_reader_that_has_enough_is_no_mistake(
     assert show.process.wait(20) == 128 + signal.SIGPIPE
     assert show.process.stderr is not None
     assert show.process.stderr.read() == ""
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
-def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
-    kills: int,
-    command: Callable[..., Command],
-    agent: MakeAgent,
-    make: Make,
-    tmp_path: Path,
-    wait_for: Callable[[Callable[[], object], str], None],
-    http: Callable[..., Reply],
-) -> None:
-    """Writers that keep sending through every kill -9, resume at ``last_seq + 1``, and count what was acknowledged."""
-    data = tmp_path / "killed"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"127.0.0.1:{port}"
-    ranks = 3
-    acked = [0] * ranks
-    stop = threading.Event()
-    broken: list[str] = []
-
-    def write(rank: int) -> None:
-        one = agent(connected=False, address=address, run="run", rank=rank, world=ranks)
-        one.layers = [make.layer(0, "a")]
-        while not stop.is_set():
-            try:
-                welcome = one.connect()
-                assert isinstance(welcome, wire.Welcome)
-                if welcome.last_seq < acked[rank]:
-                    broken.append(f"rank {rank}: {acked[rank]} were acknowledged, {welcome.last_seq} are there")
-                    return
-                _stream(one, make, rank, acked, stop)
-            except (OSError, EOFError, WebSocketException, TimeoutError):
-                stop.wait(0.05)
-
-    threads: list[threading.Thread] = []
-    for _ in range(kills):
-        server = command("server", "--port", str(port), "--data", str(data))
-        server.address()
-        if not threads:
-            threads = [threading.Thread(target=write, args=(rank,)) for rank in range(ranks)]
-            for thread in threads:
-                thread.start()
-        before = list(acked)
-        wait_for(lambda before=before: broken or all(a > b + 30 for a, b in zip(acked, before, strict=True)), "acks")  # type: ignore[misc]
-        server.process.kill()
-        server.finish()
-    last = command("server", "--port", str(port), "--data", str(data))
-    last.address()
-    before = list(acked)
-    wait_for(lambda: broken or all(a > b for a, b in zip(acked, before, strict=True)), "the writers to go on")
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert broken == []
-    shown = http(f"http://{address}/api/v1/runs/run").json
-    for writer in shown["writers"]:
-        assert writer["last_seq"] >= acked[writer["rank"]]
-        assert writer["attempt"] == 1
-    last.process.terminate()
-    assert last.finish()[0] == 0
-    import sqlite3
-
-    with sqlite3.connect(data / "floatscope.db") as database:
-        (sound,) = database.execute("PRAGMA integrity_check").fetchone()
-        rows = database.execute(
-            "SELECT rank, count(*), count(DISTINCT seq), max(seq), min(seq) FROM wal_frame JOIN stream "
-            "ON stream.id = stream_id WHERE name = 'scalar' GROUP BY rank ORDER BY rank"
-        ).fetchall()
-    database.close()
-    assert sound == "ok"
-    for rank, count, distinct, newest, oldest in rows:
-        assert count == distinct == newest, f"rank {rank}: lost or doubled"
-        assert oldest == 1
-        assert newest >= acked[rank]
-
-
-def _stream(one: Agent, make: Make, rank: int, acked: list[int], stop: threading.Event) -> None:
-    """Keep eight blocks in flight; block ``seq`` carries step ``seq - 1``."""
-    sent = one.seq
-    while not stop.is_set():
-        while sent < acked[rank] + wire.MAX_IN_FLIGHT or sent < one.seq + 1:
-            sent += 1
-            step = sent - 1
-            body = wire.Body(
-                summaries=(make.summaries("grad", step, [[1.0 + step]]),),
-                scalars=(make.scalars("loss", step, [float(step)]),),
-            )
-            one.send(wire.make_block(sent, body))
-        answer = one.receive()
-        assert isinstance(answer, wire.Ack), answer
-        acked[rank] = max(acked[rank], answer.seq)
 
 
 def test_a_token_for_this_machine_goes_past_any_proxy(server: Running, command: Callable[..., Command]) -> None:

@@ -15,6 +15,8 @@ import pytest
 from floatscope_server import connection
 from floatscope_server.connection import MAX_HEAD_BYTES, BoundedConnection, most_connections
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Running, Start
 

@@ -20,6 +20,8 @@ from floatscope._governor import KINDS
 from floatscope._sender import Sender
 from floatscope_server.models import StepEvent
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Command, Reply, Running
 
@@ -225,8 +227,8 @@ def test_what_preceded_the_end_is_kept(server: Running, train: Callable[..., Tra
     training.until(lambda: _connected(server) and training.steps > 70, "a connection")
     broken = training.steps
     training.factor = math.nan
-    training.until(lambda: server.json("/api/v1/runs/run/dumps")["dumps"], "a dump")
-    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
+    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
+    (listed,) = server.json("/api/v1/runs/run/dumps")
     assert (listed["id"], listed["kind"], listed["complete"]) == (f"rank0-step{broken}", "nonfinite", True)
     assert (listed["first_step"], listed["last_step"], listed["step"]) == (broken - 63, broken, broken)
     (rank,) = server.json(f"/api/v1/runs/run/dumps/{listed['id']}")["ranks"]
@@ -238,15 +240,15 @@ def test_what_preceded_the_end_is_kept(server: Running, train: Callable[..., Tra
     assert all(part["steps"] == 1 for part in rank["histograms"])
     # The server's own alert of the same kind finds it frozen already.
     training.until(lambda: server.json("/api/v1/runs/run/alerts"), "the alert")
-    assert len(server.json("/api/v1/runs/run/dumps")["dumps"]) == 1
+    assert len(server.json("/api/v1/runs/run/dumps")) == 1
 
 
 def test_a_critical_alert_of_the_server_freezes_the_recorder(server: Running, train: Callable[..., Training]) -> None:
     training = train(overhead_budget=0)
     training.until(lambda: _connected(server) and training.steps > 30, "a connection")
     training.factor = 20.0
-    training.until(lambda: server.json("/api/v1/runs/run/dumps")["dumps"], "a dump")
-    (listed, *_) = server.json("/api/v1/runs/run/dumps")["dumps"]
+    training.until(lambda: server.json("/api/v1/runs/run/dumps"), "a dump")
+    (listed, *_) = server.json("/api/v1/runs/run/dumps")
     alert = next(a for a in server.json("/api/v1/runs/run/alerts") if a["id"] == listed["alert"])
     assert (listed["id"], listed["kind"]) == (f"alert-{alert['id']}", alert["kind"])
     assert alert["severity"] == "critical"

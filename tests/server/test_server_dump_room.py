@@ -36,18 +36,18 @@ def _piece(make: Make, name: str, step: int, *, part: int = 0, parts: int = 1, a
     )
 
 
-def _listed(server: Running) -> dict[str, Any]:
-    found: dict[str, Any] = server.json("/api/v1/runs/run/dumps")
+def _listed(server: Running) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.json("/api/v1/runs/run/dumps")
     return found
 
 
 def _kept(server: Running) -> list[str]:
     """The dumps that are not removed, of which the route gives the content, as long as they are the only ones."""
-    for dump in _listed(server)["dumps"]:
+    for dump in _listed(server):
         reply = server.get(f"/api/v1/runs/run/dumps/{dump['id']}")
         assert reply.status == (404 if dump["removed"] else 200)
         assert dump["removed"] is (dump["bytes"] == 0)
-    return [dump["id"] for dump in _listed(server)["dumps"] if not dump["removed"]]
+    return [dump["id"] for dump in _listed(server) if not dump["removed"]]
 
 
 def _fire(server: Running, **options: Any) -> None:  # noqa: ANN401 - columns
@@ -89,15 +89,14 @@ def test_the_oldest_go(server: Running, one: Agent, make: Make) -> None:
     for step in (10, 20, 30, 40, 50):
         assert isinstance(one.deliver(wire.Body(dump=_piece(make, f"d{step}", step))), wire.Ack)
     listed = _listed(server)
-    assert [(dump["id"], dump["removed"]) for dump in listed["dumps"]] == [
+    assert [(dump["id"], dump["removed"]) for dump in listed] == [
         ("d10", True),
         ("d20", True),
         ("d30", False),
         ("d40", False),
         ("d50", False),
     ]
-    assert listed["max_bytes"] == 3 * PIECE
-    assert 3 * SIZE < listed["bytes"] == sum(dump["bytes"] for dump in listed["dumps"]) <= 3 * PIECE
+    assert 3 * SIZE < sum(dump["bytes"] for dump in listed) <= 3 * PIECE
     assert _kept(server) == ["d30", "d40", "d50"]
     assert server.json("/api/v1/runs/run")["gaps"] == []
 
@@ -123,9 +122,9 @@ def test_what_comes_late_of_one_that_went_is_noted(server: Running, one: Agent, 
     one.deliver(wire.Body(dump=_piece(make, "d10", 10, part=0, parts=2)))
     for step in (20, 30, 40):
         one.deliver(wire.Body(dump=_piece(make, f"d{step}", step)))
-    assert not _listed(server)["dumps"][0]["complete"]
+    assert not _listed(server)[0]["complete"]
     one.deliver(wire.Body(dump=_piece(make, "d10", 10, part=1, parts=2)))
-    first = _listed(server)["dumps"][0]
+    first = _listed(server)[0]
     assert (first["id"], first["complete"], first["removed"], first["bytes"]) == ("d10", True, True, 0)
     assert _kept(server) == ["d20", "d30", "d40"]
 
@@ -134,7 +133,7 @@ def test_one_that_is_too_large_empties_nothing_in_vain(server: Running, one: Age
     one.deliver(wire.Body(dump=_piece(make, "d10", 10)))
     for part in range(5):
         one.deliver(wire.Body(dump=_piece(make, "d20", 20, part=part, parts=5)))
-    first, second = _listed(server)["dumps"]
+    first, second = _listed(server)
     assert (first["removed"], second["removed"], second["complete"]) == (True, False, False)
     assert 3 * SIZE < second["bytes"] <= 3 * PIECE
     (gap,) = server.json("/api/v1/runs/run")["gaps"]

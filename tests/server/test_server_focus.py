@@ -14,6 +14,8 @@ import pytest
 from floatscope import wire
 from floatscope_server.agents import Agents
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Agent, Make, MakeAgent, Reply, Running
 
@@ -225,11 +227,11 @@ def test_a_dump_is_kept_for_good_and_given_back(server: Running, agent: MakeAgen
     one = _two_layers(agent, make)
     pieces = [_piece(make, number, 2, step=3 + number) for number in range(2)]
     assert one.deliver(wire.Body(dump=pieces[0])) == wire.Ack(seq=1, credit=8 << 20)
-    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
+    (listed,) = server.json("/api/v1/runs/run/dumps")
     assert (listed["id"], listed["complete"]) == ("alert-1", False)
     one.deliver(wire.Body(dump=pieces[1]))
     one.deliver(wire.Body(dump=pieces[1]))  # as after a restart of the agent's spool
-    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
+    (listed,) = server.json("/api/v1/runs/run/dumps")
     assert listed["bytes"] > 0
     assert {name: listed[name] for name in ("kind", "alert", "step", "first_step", "last_step", "ranks")} == {
         "kind": "nonfinite",
@@ -261,14 +263,14 @@ def test_dumps_of_several_ranks_are_one(server: Running, agent: MakeAgent, make:
     for rank in range(2):
         one = agent(rank=rank, world=2, layers=[make.layer(5, "a"), make.layer(9, "b")])
         one.deliver(wire.Body(dump=_piece(make, 0, 1)))
-    (listed,) = server.json("/api/v1/runs/run/dumps")["dumps"]
+    (listed,) = server.json("/api/v1/runs/run/dumps")
     assert (listed["ranks"], listed["complete"]) == ([0, 1], True)
     assert [rank["rank"] for rank in server.json("/api/v1/runs/run/dumps/alert-1")["ranks"]] == [0, 1]
 
 
 def test_a_dump_that_is_not_there_is_404(server: Running, agent: MakeAgent) -> None:
     agent()
-    assert server.json("/api/v1/runs/run/dumps")["dumps"] == []
+    assert server.json("/api/v1/runs/run/dumps") == []
     reply = server.get("/api/v1/runs/run/dumps/alert-1")
     assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_dump")
     assert server.get("/api/v1/runs/nothing/dumps").json["error"]["code"] == "unknown_run"
@@ -294,7 +296,7 @@ def test_a_dump_out_of_bounds_is_left_out_alone(
     one = _two_layers(agent, make)
     answer = one.deliver(wire.Body(dump=msgspec.structs.replace(_piece(make, 0, 2), **change)))
     assert isinstance(answer, wire.Ack)
-    assert server.json("/api/v1/runs/run/dumps")["dumps"] == []
+    assert server.json("/api/v1/runs/run/dumps") == []
     (gap,) = server.json("/api/v1/runs/run")["gaps"]
     assert gap["reason"].startswith("a dump")
 

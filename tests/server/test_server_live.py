@@ -20,6 +20,8 @@ from floatscope_server.listener import listen
 from floatscope_server.live import Viewer
 from floatscope_server.settings import Settings
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path

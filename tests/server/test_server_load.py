@@ -16,6 +16,8 @@ from sqlmodel import Session
 from floatscope import wire
 from floatscope_server.models import Run
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import MakeAgent, Reply, Running
 

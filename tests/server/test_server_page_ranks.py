@@ -11,6 +11,8 @@ import pytest
 from floatscope import wire
 from tests.chromium import browser, listen
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Running
 

@@ -17,6 +17,8 @@ from floatscope_server.store import Store
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.reach import OUT_OF_REACH
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from tests.server.conftest import Clock, Make, MakePen
 

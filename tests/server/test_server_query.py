@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tests.server.bodies import Unpack
     from tests.server.conftest import Make, MakeAgent, MakePen, Running
 
+pytestmark = pytest.mark.usefixtures("kept")
+
 
 def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - options of heat_map
     given: dict[str, Any] = {

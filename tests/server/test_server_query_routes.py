@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.server.bodies import Unpack
     from tests.server.conftest import Make, MakeAgent, Running
 
+pytestmark = pytest.mark.usefixtures("kept")
+
 
 def test_heat_map_and_scalars_come_as_typed_arrays_too(
     server: Running, agent: MakeAgent, make: Make, unpack: Unpack

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 INF = float("inf")
 
+pytestmark = pytest.mark.usefixtures("kept")
+
 
 def placed(part: wire.Summaries, placement: str, copy_of: int = -1) -> wire.Summaries:
     return msgspec.structs.replace(part, placement=placement, copy_of=copy_of)

@@ -24,6 +24,8 @@ from floatscope_server.security import CONTENT_SECURITY_POLICY
 from floatscope_server.settings import Settings
 from floatscope_server.tokens import SCOPES, read_token_file
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path

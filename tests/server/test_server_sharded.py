@@ -8,6 +8,8 @@ import pytest
 
 from tests.agent.distributed_ranks import EVERY, STEPS, finish, plain, start_ranks, train
 
+pytestmark = pytest.mark.engines("sqlite")
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 from sqlmodel import select
 
 from floatscope import wire
 from floatscope_server.models import Attempt
 from floatscope_server.store import Store
+from tests.databases import Disk
 from tests.server.bodies import run_of
 
 if TYPE_CHECKING:
@@ -88,13 +88,10 @@ def test_a_failed_commit_makes_no_stalled_run_live(store: Store, pen: MakePen, m
         clock.now += 10
         one.ask(wire.Beat())
     assert run_of(store).state == "stalled"
-    store.write(
-        lambda session: session.execute(
-            text("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
-        )
-    )
+    disk = Disk(store)
+    disk.broken()
     one.ask(wire.Beat())
     assert store.counters.failed_commits == 1
-    store.write(lambda session: session.execute(text("DROP TRIGGER broken")))
+    disk.well()
     one.ask(wire.Beat())
     assert run_of(store).state == "stalled"

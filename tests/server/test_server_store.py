@@ -21,6 +21,8 @@ from floatscope_server.observation import Observation
 from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.store import Store
+from floatscope_server.store.packed import SUMMARIES
+from tests.databases import Disk
 from tests.server.bodies import run_of
 
 if TYPE_CHECKING:
@@ -291,7 +293,7 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
     with store.read() as session:
         assert [row.name for row in session.exec(select(LayerRow))] == ["layer0", "layer1", "layer2"]
         (frame,) = session.exec(select(WalFrame)).all()
-    assert np.frombuffer(msgspec.msgpack.decode(frame.data, type=wire.Summaries).layers, "<u4").tolist() == [0, 1, 2]
+    assert np.frombuffer(SUMMARIES.decode(frame.data).layers, "<u4").tolist() == [0, 1, 2]
     assert _gaps(store) == {
         "more than 3 layers in one run": 2,
         "summary of a layer that was never named": 2,
@@ -300,18 +302,15 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
 
 def test_a_full_disk_is_waited_out(store: Store, pen: MakePen, make: Make) -> None:
     one = pen(store)
-
-    def limit(pages: int) -> None:
-        store.write(lambda session: session.execute(text(f"PRAGMA max_page_count={pages}")))
-
-    limit(1)  # SQLite makes it the present size
+    disk = Disk(store)
+    disk.full()
     body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
     nack = one.deliver(body)
     assert isinstance(nack, wire.Nack)
     assert (nack.code, nack.retryable, nack.expected) == ("storage_full", True, 1)
     assert nack.retry_after_s > 0
     assert store.counters.failed_commits == 1
-    limit(1 << 20)
+    disk.well()
     one.seq = 0
     assert isinstance(one.deliver(body), wire.Ack)
     assert store.writing
@@ -323,23 +322,20 @@ def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: S
     one = pen(store)
     assert isinstance(one.deliver(wire.Body()), wire.Ack)
 
-    def execute(statement: str) -> None:
-        store.write(lambda session: session.execute(text(statement)))
-
     def send(seqs: range) -> list[wire.ServerMessage]:
         body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
         for seq in seqs:
             store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
         return [one.answers.get(timeout=20) for _ in seqs]
 
-    # Every commit fails as on a broken disk, with an OperationalError.
-    execute("CREATE TRIGGER broken BEFORE UPDATE ON writer BEGIN SELECT no_such_function(); END")
+    disk = Disk(store)
+    disk.broken()
     # As an agent does: the second half of the window is on its way before the first is refused.
     refused = [*send(range(2, 6)), *send(range(6, 10))]
     assert store.counters.failed_commits >= 2
     assert {answer.expected for answer in refused if isinstance(answer, wire.Nack)} == {2}
     assert len(refused) == 8
-    execute("DROP TRIGGER broken")
+    disk.well()
     assert [type(answer) for answer in send(range(2, 10))] == [wire.Ack] * 8
     assert _frames(store) == 8
 
@@ -482,3 +478,23 @@ def test_numbers_that_json_lacks_are_taken_in_events_too(store: Store, pen: Make
     with store.read() as session:
         detail = session.exec(select(StepEvent.detail)).one()
     assert detail == {"from": "Infinity", "to": "NaN"}
+
+
+def test_no_text_of_an_agent_breaks_a_commit(store: Store, pen: MakePen, make: Make) -> None:
+    """A NUL character, which PostgreSQL cannot store, what does not fit together, and words of SQL."""
+    odd = "a\0b'; DROP TABLE run; --\u202e\U0001f600"
+    one = pen(store, layers=[make.layer(0, odd), make.layer(1, odd.replace("\0", ""))])
+    body = wire.Body(
+        summaries=(make.summaries("grad", 0, [[1.0, 2.0]]),),
+        events=(wire.Event(step=0, kind="note", detail={"a\0": odd}),),
+    )
+    assert isinstance(one.deliver(body), wire.Ack)
+    one.seq += 1
+    assert isinstance(one.ask(wire.Gap(seq=one.seq, first=0, last=0, count=1, reason=odd)), wire.Ack)
+    assert isinstance(one.ask(wire.Bye(seq=one.seq, reason=odd)), wire.Ack)
+    assert store.counters.failed_commits == 0
+    with store.read() as session:
+        assert [row.name for row in session.exec(select(LayerRow))] == [odd.replace("\0", "")]
+        (event,) = session.exec(select(StepEvent)).all()
+    assert event.detail == {"a\0": odd}
+    assert _gaps(store)["layer with a NUL character"] == 1

@@ -33,6 +33,7 @@ from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
 from floatscope_server.store.lifecycle import ENDED, GONE
+from floatscope_server.store.replay import WARM_UP_STEPS
 
 __all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
 
@@ -40,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_WARM_UP_STEPS = 300
 _RUNS_IN_MEMORY = 64
 _FLUSH_S = 1.0
 _SWEEP_S = 2.0
@@ -206,13 +206,14 @@ class AlertEngine:
                     self._sweep()
                 if waiting or stopping or self._due():
                     self._flush()
-            except Exception:  # noqa: BLE001 - logged
+            except Exception as error:  # noqa: BLE001 - logged
                 # The database is full or locked, or the store is stopping. Nothing of it is stored: forget it all and
                 # read it back.
                 if stopping:
                     _log.exception("the last alerts could not be stored; they are judged again at the next start")
                 else:
-                    _log.exception("alerts could not be stored; trying again")
+                    known = trouble(error) is not None
+                    _log.error("alerts could not be stored; trying again", exc_info=None if known else error)
                     self._forget(behind, batch)
                     continue
             if stopping or not self._paused:
@@ -235,12 +236,14 @@ class AlertEngine:
         """What fails for one run is forgotten and read back from the store later, and holds up no other."""
         try:
             action()
-        except Exception:  # noqa: BLE001 - logged
+        except Exception as error:  # noqa: BLE001 - logged
             before = self._paused.get(key)
             seconds = _RETRY_S if before is None else min(2 * before.seconds, _RETRY_AT_MOST_S)
             self._paused[key] = _Pause(time.monotonic() + seconds, seconds)
             self._runs.pop(key, None)
-            _log.exception("run %d could not be judged; trying again in %g s", key.run_id, seconds)
+            known = trouble(error) is not None
+            text = "run %d could not be judged; trying again in %g s"
+            _log.error(text, key.run_id, seconds, exc_info=None if known else error)
         else:
             self._paused.pop(key, None)
 
@@ -437,4 +440,4 @@ def _reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two queri
     if any(writer not in marked for writer, _, _ in written):
         return _ALL_STEPS
     newest = max((step for _, _, step in written), default=-1)
-    return newest - min(marked.values(), default=-1) + _WARM_UP_STEPS
+    return newest - min(marked.values(), default=-1) + WARM_UP_STEPS

@@ -21,6 +21,7 @@ from floatscope_server.alerts.engine import Store
 from floatscope_server.alerts.models import Delivery, Endpoint
 from floatscope_server.alerts.schedule import Verdict, decide
 from floatscope_server.alerts.signing import signed_headers
+from floatscope_server.database import trouble
 from floatscope_server.settings import Settings
 
 __all__ = ["Outbox"]
@@ -113,8 +114,10 @@ class Outbox:
                         task = asyncio.create_task(self._deliver(delivery))
                         self._tries.add(task)
                         task.add_done_callback(self._tries.discard)
-            except Exception:  # noqa: BLE001 - logged
-                _log.exception("the outbox could not be read; trying again")
+            except Exception as error:  # noqa: BLE001 - logged
+                # The reason is the database's, and the log of the store has it; no trace for each try.
+                known = trouble(error) is not None
+                _log.error("the outbox could not be read; trying again", exc_info=None if known else error)
             if self._stopping.is_set():
                 return
             self._freed.clear()

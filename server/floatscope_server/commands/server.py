@@ -40,6 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a host name under which browsers reach this server; may be repeated",
     )
+    parser.add_argument(
+        "--backup",
+        metavar="PATH",
+        help="copy the store into a new file, or into a folder, beside a running server or without one, and end",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

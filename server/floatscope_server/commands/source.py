@@ -99,8 +99,7 @@ def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
 
 def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
     try:
-        # A folder that is named is meant, whatever the environment says of a database.
-        settings = Settings(data=Path(folder)) if folder else Settings.of_store()
+        settings = Settings.of_store(data=Path(folder) if folder else None)
     except ValueError as error:
         raise _UnansweredError(str(error)) from error
     try:

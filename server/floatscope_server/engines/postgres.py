@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.abc import Buffer
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy import Connection, Engine, LargeBinary, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
@@ -43,7 +45,7 @@ _PATIENCE_S = 3.0
 _ANOTHER = "give the URL of another database with --db"
 _LOCK_CLASS = 0x464C4F41  # "FLOA"
 # A schema of its own is a store of its own.
-_TAKE = "SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))"
+_TAKE = "SELECT pg_try_advisory_lock(%s, hashtext(coalesce(current_schema(), '')))"
 _OWNER = "SELECT value FROM meta WHERE key = 'owner'"
 
 # A peer that is gone without a word is noticed after 25 s, on both sides: its lock would hold up the next server.
@@ -69,6 +71,35 @@ _STORAGE = {
 
 class _Held(psycopg.OperationalError):
     """Another session holds the store."""
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    """Asks for results in binary: as text a blob is twice as long, and 256 tiles took 58 ms instead of 14."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - the driver's
+        super().__init__(*args, **options)
+        self.format = psycopg.pq.Format.BINARY
+
+
+class _ServerCursor(psycopg.ServerCursor[Any]):
+    """The same, for what is read piece by piece."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - the driver's
+        super().__init__(*args, **options)
+        self.format = psycopg.pq.Format.BINARY
+
+
+class _Text(StrDumperUnknown):
+    """PostgreSQL has no U+0000 in a text. Where a name must stay what it is, it has been refused before."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd"))
+
+
+def _in_binary(connection: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    connection.cursor_factory = _Cursor
+    connection.server_cursor_factory = _ServerCursor
+    return connection
 
 
 class Postgres(Database):
@@ -98,11 +129,13 @@ class Postgres(Database):
         self._wait_s = 0.0
         self._not_before = 0.0
 
-    def _connect(self, role: str, **options: Any) -> psycopg.Connection[Any]:  # noqa: ANN401 - libpq's
+    def _connect(self, role: str) -> psycopg.Connection[Any]:
         given: dict[str, Any] = {"connect_timeout": _CONNECT_S, **_CLIENT_KEEPALIVE}
         known = conninfo_to_dict(self._url)
         given = {name: value for name, value in given.items() if name not in known}
-        return psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}", **options)
+        connection = psycopg.connect(self._url, **given, fallback_application_name=f"floatscope {role}")
+        connection.adapters.register_dumper(str, _Text)
+        return connection
 
     # Writing.
 
@@ -121,6 +154,10 @@ class Postgres(Database):
             try:
                 with self.understood(), connection.begin():
                     self._prepare(connection)
+                raw = connection.connection.driver_connection
+                assert isinstance(raw, psycopg.Connection)
+                # Not before: SQLAlchemy reads the schema as text.
+                _in_binary(raw)
                 self._ours = True
                 yield connection
             finally:
@@ -169,7 +206,7 @@ class Postgres(Database):
                 self._failure = error
             raise
         self._failure, self._wait_s = None, 0.0
-        return connection
+        return _in_binary(connection) if self._ours else connection
 
     def _take(self, connection: psycopg.Connection[Any]) -> None:
         connection.autocommit = True
@@ -187,9 +224,14 @@ class Postgres(Database):
         connection.autocommit = False
 
     def _fit(self, connection: Connection) -> None:
-        encoding, standby, fsync = connection.execute(
-            text("SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('fsync')")
+        encoding, standby, fsync, schema = connection.execute(
+            text(
+                "SELECT current_setting('server_encoding'), pg_is_in_recovery(), current_setting('fsync'), "
+                "current_schema()"
+            )
         ).one()
+        if schema is None:
+            raise StoreError(f"{self.title} has no schema of its search_path: create one, or {_ANOTHER}")
         if encoding != "UTF8":
             raise StoreError(
                 f"{self.title} is encoded in {encoding}: names of layers and runs need ENCODING 'UTF8'; {_ANOTHER}"
@@ -208,7 +250,7 @@ class Postgres(Database):
             connection.read_only = True
             connection.execute("SET timezone = 'UTC'")
             connection.commit()
-            return connection
+            return _in_binary(connection)
 
         engine = create_engine(
             "postgresql+psycopg://",

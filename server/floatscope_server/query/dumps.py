@@ -106,17 +106,16 @@ def dump_content(
     assert run.id is not None
     names = {index: layer.name for index, layer in run_layers(session, run.id).items()}
     wanted = (col(DumpPart.run_id) == run.id, col(DumpPart.dump) == name)
-    parts = session.execute(
+    statement = (
         select_columns(DumpPart.__table__)  # type: ignore[attr-defined]
         .where(*wanted, *(() if rank is None else (col(DumpPart.rank) == rank,)))
         .order_by(col(DumpPart.rank), col(DumpPart.writer), col(DumpPart.part))
         .execution_options(yield_per=1)
     )
     room = _Room(_MOST_BYTES)
-    return {
-        **listed,
-        "ranks": [_rank(of_rank, pieces, names, kind, room) for (of_rank, _), pieces in groupby(parts, _writer)],
-    }
+    with session.execute(statement) as parts:
+        ranks = [_rank(of_rank, pieces, names, kind, room) for (of_rank, _), pieces in groupby(parts, _writer)]
+    return {**listed, "ranks": ranks}
 
 
 class _Room:

@@ -90,14 +90,16 @@ def stored_frames(
     condition = _touching(stream, stretch, longest=longest)
     if rank is not None:
         condition = (*condition, col(WalFrame.rank) == rank)
-    rows = session.execute(
+    statement = (
         select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
         .where(*condition)
         .order_by(col(WalFrame.id))
         .execution_options(yield_per=_BATCH)
     )
-    for row in rows:
-        yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
+    # Whoever asked may stop early; a cursor of PostgreSQL must not stay open.
+    with session.execute(statement) as rows:
+        for row in rows:
+            yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
 
 
 def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -158,7 +160,7 @@ def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> I
             fetched = session.execute(select(col(WalFrame.id), col(WalFrame.data)).where(col(WalFrame.id).in_(missing)))
             for row in fetched:
                 frame = frames[row.id] = Frame.of(SUMMARIES.decode(row.data))
-                cache.put(row.id, frame, len(row.data))
+                cache.put(row.id, frame, sum(field.nbytes for field in frame.fields.values()))
         for row in part:
             content = frames[row.id]
             assert content is not None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 from sqlmodel import Session, select
 
 from floatscope import wire
-from floatscope_server.merge import MERGING
 from floatscope_server.models import LayerRow, Run
 from floatscope_server.query.frames import stored_frames
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id
-from floatscope_server.query.ranks import Reach, reach_of
+from floatscope_server.query.pool import cell_size
+from floatscope_server.query.ranks import reach_of
+from floatscope_server.query.sealed_histograms import SealedHistograms
+from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.parts import MAX_STEP, MAX_STEPS
 from floatscope_server.store.replay import HISTOGRAMS
+from floatscope_server.store.shapes import HISTOGRAM_BLOCK
+from floatscope_server.tiles.hist import HistRows
+from floatscope_server.tiles.ragged import starts_of
 
-__all__ = ["UnknownLayerError", "layer_histogram"]
+__all__ = ["UnknownLayerError", "layer_histogram", "tail_rows"]
 
 _NOTE = (
     "bin i counts finite non-zero magnitudes in (edge(i), edge(i + 1)]; edge(i) is the float32 with bits i << 22, "
@@ -31,12 +31,14 @@ class UnknownLayerError(LookupError):
 
 
 def layer_histogram(
-    session: Session, run: Run, *, layer: str, kind: str, first: int | None, last: int | None
+    session: Session, run: Run, *, layer: str, kind: str, first: int | None, last: int | None, columns: int
 ) -> dict[str, object]:
-    """One column for each stretch of steps of which a histogram is stored; ``first`` is the bin of ``counts[0]``.
+    """At most ``columns`` columns, ``cell`` steps each; ``first`` of a column is the bin of ``counts[0]``.
 
-    A column adds up the ranks where their rows merge, and is ``complete`` when each has reported its own; else it is
-    that of the lowest rank. A stretch that ranks have cut differently is one column.
+    ``cell`` is 1 where every histogram is a column of its own: one for each stretch of steps of which it is stored.
+    Else a column is the sum of those that begin in its cell. It adds up the ranks where their rows merge, and is
+    ``complete`` when each has reported its own; else it is that of the lowest rank. A stretch that ranks have cut
+    differently is one column.
     """
     if kind not in wire.KINDS:
         raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
@@ -44,112 +46,60 @@ def layer_histogram(
     row = session.exec(select(LayerRow).where(LayerRow.run_id == run.id, LayerRow.name == layer)).one_or_none()
     if row is None:
         raise UnknownLayerError(layer)
-    columns: list[dict[str, object]] = []
     stream = stream_id(session, run.id, f"hist/{kind}")
     low, high = 0 if first is None else first, MAX_STEP if last is None else last
+    pieces: list[tuple[Stretch, SealedHistograms, HistRows]] = []
     for stretch in canonical_line(session, run.id) if stream is not None else []:
         assert stream is not None
         part = Stretch(attempt=stretch.attempt, first=max(stretch.first, low), last=min(stretch.last, high))
-        if part.first > part.last:
-            continue
-        # A step that came twice: the later one stands.
-        rows: dict[tuple[int, str, int, int], _Row] = {}
-        for stored in stored_frames(session, stream, part, HISTOGRAMS.decode, longest=MAX_STEPS):
-            found = _row(stored.content, row.idx, stored.rank)
-            if found is not None:
-                rows[stored.rank, found.placement, found.copy_of, found.first_step] = found
-        reach = reach_of(session, run, stretch.attempt)
-        merging = _merging(list(rows.values()))
-        ranks = {row.rank for row in merging}
-        columns += [_column(cell, reach, ranks) for cell in _cells(merging)]
-    firsts = [column["first"] for column in columns if isinstance(column["first"], int) and column["counts"]]
+        if part.first <= part.last:
+            sealed = SealedHistograms(session, stream, part.attempt, [row.idx // HISTOGRAM_BLOCK])
+            pieces.append((part, sealed, tail_rows(session, run, stream, part, row.idx)))
+    cell, found = _rows(pieces, row.idx, columns)
+    starts = starts_of(found.length)
+    shown = [
+        {
+            "first_step": int(found.steps[i] + found.ahead[i]),
+            "steps": int(found.span[i]),
+            "first": int(found.first[i]),
+            "sampled": int(found.sampled[i]),
+            "counts": found.counts[starts[i] : starts[i] + found.length[i]].tolist(),
+            "complete": bool(found.complete[i]),
+        }
+        for i in range(len(found.steps))
+    ]
     return {
         "kind": kind,
         "layer": layer,
-        "first_bin": min(firsts, default=None),
-        "columns": columns,
+        "first_bin": int(found.first[found.length > 0].min()) if found.length.any() else None,
+        "cell": cell,
+        "columns": shown,
         "edges_note": _NOTE,
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """The histogram of one layer on one rank."""
-
-    rank: int
-    placement: str
-    copy_of: int
-    first_step: int
-    steps: int
-    first: int
-    sampled: int
-    counts: npt.NDArray[np.uint64]
-
-    @property
-    def end(self) -> int:
-        return self.first_step + self.steps
+def tail_rows(session: Session, run: Run, stream: int, part: Stretch, layer: int | None) -> HistRows:
+    """What is not sealed of ``part``, merged over the ranks; of ``layer`` or of all."""
+    frames = stored_frames(session, stream, part, HISTOGRAMS.decode, longest=MAX_STEPS)
+    complete_to = reach_of(session, run, part.attempt).complete_to
+    return merge_histograms(((stored.rank, stored.content) for stored in frames), complete_to, layer)
 
 
-def _row(part: wire.Histograms, layer: int, rank: int) -> _Row | None:
-    rows = np.flatnonzero(np.frombuffer(part.layers, "<u4") == layer)
-    if not len(rows):
-        return None
-    at = int(rows[0])
-    length = np.frombuffer(part.length, "<u2").astype(np.int64)
-    start = int(length[:at].sum())
-    return _Row(
-        rank=rank,
-        placement=part.placement,
-        copy_of=rank if part.copy_of < 0 else part.copy_of,
-        first_step=part.first_step,
-        steps=part.steps,
-        first=int(np.frombuffer(part.first, "<u2")[at]),
-        sampled=int(np.frombuffer(part.sampled, "<i8")[at]),
-        counts=np.frombuffer(part.counts, "<u8")[start : start + int(length[at])],
-    )
-
-
-def _merging(rows: list[_Row]) -> list[_Row]:
-    """The rows that count: of copies one, and of what merges with nothing those of the lowest rank."""
-    together = [row for row in rows if row.placement in MERGING]
-    if not together:
-        lowest = min((row.rank for row in rows), default=0)
-        return [row for row in rows if row.rank == lowest]
-    # The lowest rank that has it, where the one that should count has sent none.
-    chosen: dict[tuple[str, int], int] = {}
-    for row in together:
-        known = chosen.get((row.placement, row.copy_of), row.rank)
-        chosen[row.placement, row.copy_of] = row.copy_of if row.copy_of in (known, row.rank) else min(known, row.rank)
-    return [row for row in together if chosen[row.placement, row.copy_of] == row.rank]
-
-
-def _cells(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """Rows that share steps, ascending."""
-    cell: list[_Row] = []
-    end = -1
-    for row in sorted(rows, key=lambda row: row.first_step):
-        if cell and row.first_step >= end:
-            yield cell
-            cell, end = [], -1
-        cell.append(row)
-        end = max(end, row.end)
-    if cell:
-        yield cell
-
-
-def _column(cell: list[_Row], reach: Reach, ranks: set[int]) -> dict[str, object]:
-    first_step, end = cell[0].first_step, max(row.end for row in cell)
-    first = min((row.first for row in cell if len(row.counts)), default=0)
-    last = max((row.first + len(row.counts) for row in cell), default=0)
-    counts = np.zeros(max(0, last - first), np.uint64)
-    for row in cell:
-        counts[row.first - first : row.first - first + len(row.counts)] += row.counts
-    return {
-        "first_step": first_step,
-        "steps": end - first_step,
-        "first": first,
-        "sampled": sum(row.sampled for row in cell),
-        "counts": counts.tolist(),
-        # A rank may take histograms less often than another.
-        "complete": reach.complete(end - 1) and ranks == {row.rank for row in cell},
-    }
+def _rows(pieces: list[tuple[Stretch, SealedHistograms, HistRows]], layer: int, columns: int) -> tuple[int, HistRows]:
+    """Steps of a cell, and a row for each column."""
+    if sum(sealed.most_rows(part.first, part.last) for part, sealed, _ in pieces) <= columns * HISTOGRAM_BLOCK:
+        single = [
+            HistRows.joined([sealed.touching(part.first, part.last, layer), tail]) for part, sealed, tail in pieces
+        ]
+        # An attempt's last histogram may reach over the first step of the next one.
+        all_rows = HistRows.concatenated([HistRows.none(), *single])
+        if len(all_rows.steps) <= columns:
+            return 1, all_rows
+    spans = [span for part, sealed, _ in pieces if (span := sealed.span(part.first, part.last)) is not None]
+    spans += [(int(tail.steps[0]), int(tail.steps[-1])) for _, _, tail in pieces if len(tail.steps)]
+    first, last = min(low for low, _ in spans), max(high for _, high in spans)
+    cell = cell_size(first, last, columns)
+    parts = [HistRows.none()]
+    for part, sealed, tail in pieces:
+        parts += [sealed.records(part.first, part.last, cell, layer), tail]
+    return cell, HistRows.concatenated(parts).pooled(cell)

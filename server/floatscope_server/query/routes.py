@@ -8,11 +8,12 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.query.devices import device_samples, device_series
 from floatscope_server.query.heatmap import heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
-from floatscope_server.query.series import device_samples, scalar_series
+from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.summaries import step_summaries
 from floatscope_server.responses import JSONText
@@ -25,6 +26,7 @@ router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONT
 
 FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, description="First step.")]
 ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
+Columns = Annotated[int, Query(ge=1, le=4000, description="At most.")]
 Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
 
 _BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
@@ -60,7 +62,13 @@ async def scalars(
 
     def question(session: Session) -> Response:
         found = scalar_series(
-            session, run_named(session, run), names=_split(names), first=first, last=last, points=points
+            session,
+            run_named(session, run),
+            names=_split(names),
+            first=first,
+            last=last,
+            points=points,
+            tails=services.tails,
         )
         if MEDIA_TYPE in accept:
             arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
@@ -79,7 +87,7 @@ async def heatmap(
     format_: Annotated[str, Query(alias="format", description="auto: the one that each layer meets.")] = "auto",
     first: FromStep = None,
     last: ToStep = None,
-    columns: Annotated[int, Query(ge=1, le=4000)] = 600,
+    columns: Columns = 600,
     rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
     layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
     accept: Accept = "",
@@ -125,27 +133,56 @@ async def summaries(
 
 @router.get("/runs/{run}/histogram")
 async def histogram_by_name(
-    run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
+    run: str,
+    layer: str,
+    services: Running,
+    kind: str = "grad",
+    first: FromStep = None,
+    last: ToStep = None,
+    columns: Columns = 600,
 ) -> Response:
     """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
-    return await histogram(run, layer, services, kind, first, last)
+    return await histogram(run, layer, services, kind, first, last, columns)
 
 
 @router.get("/runs/{run}/layers/{layer:path}/histogram")
 async def histogram(
-    run: str, layer: str, services: Running, kind: str = "grad", first: FromStep = None, last: ToStep = None
+    run: str,
+    layer: str,
+    services: Running,
+    kind: str = "grad",
+    first: FromStep = None,
+    last: ToStep = None,
+    columns: Columns = 600,
 ) -> Response:
-    """Exponent histograms of a layer, one column for each that was taken."""
+    """Exponent histograms of a layer, one column for each that was taken or, where these are more, sums of them."""
     return await services.answer(
         lambda session: JSONText(
-            layer_histogram(session, run_named(session, run), layer=layer, kind=kind, first=first, last=last)
+            layer_histogram(
+                session, run_named(session, run), layer=layer, kind=kind, first=first, last=last, columns=columns
+            )
         )
     )
 
 
 @router.get("/runs/{run}/devices")
-async def devices(run: str, services: Running, seconds: Annotated[float, Query(gt=0, le=1e9)] = 600.0) -> Response:
-    """Device samples of the last ``seconds`` before the newest, newest last."""
-    return await services.answer(
-        lambda session: JSONText(device_samples(session, run_named(session, run), seconds=seconds))
-    )
+async def devices(
+    run: str,
+    services: Running,
+    seconds: Annotated[float, Query(gt=0, le=1e9)] = 600.0,
+    first: Annotated[float | None, Query(alias="from", ge=0, le=1e12, description="Seconds since 1970.")] = None,
+    last: Annotated[float | None, Query(alias="to", ge=0, le=1e12, description="Seconds since 1970.")] = None,
+    points: Annotated[int | None, Query(ge=1, le=20_000, description="Cells of a figure.")] = None,
+) -> Response:
+    """Device samples of the last ``seconds`` before the newest, newest last.
+
+    With ``from``, ``to`` or ``points`` instead: every figure of every card as a series with its envelope.
+    """
+
+    def question(session: Session) -> Response:
+        found = run_named(session, run)
+        if first is None and last is None and points is None:
+            return JSONText(device_samples(session, found, seconds=seconds))
+        return JSONText(device_series(session, found, first=first, last=last, points=points or 1000))
+
+    return await services.answer(question)

@@ -1,30 +1,39 @@
-"""Scalars by step with their envelope, and device samples by time."""
+"""Scalars by step with their envelope: from chunks, and from the open tail what is not sealed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func
+from sqlalchemy import bindparam
 from sqlalchemy import select as select_columns
-from sqlmodel import Session, col, select
+from sqlmodel import Session, SQLModel, select
 
-from floatscope_server.models import Run, ScalarSeries, WalFrame
-from floatscope_server.query.frames import stored_frames
+from floatscope_server.models import Run, ScalarSeries
 from floatscope_server.query.line import Stretch, canonical_line, stream_id
 from floatscope_server.query.pool import cell_size
-from floatscope_server.store.parts import MAX_STEP, NANOSECONDS
-from floatscope_server.store.replay import DEVICES, SCALARS
+from floatscope_server.query.sealed import Extent, Sealed
+from floatscope_server.query.tails import Tails
+from floatscope_server.store.parts import MAX_STEP
+from floatscope_server.store.pyramid import Shape, cell_of
+from floatscope_server.store.shapes import SCALARS
+from floatscope_server.tiles.points import Points, Records, records_of
 
-__all__ = ["Series", "device_samples", "raw_series", "scalar_figures", "scalar_series"]
+__all__ = ["Piece", "Series", "pooled_series", "raw_series", "scalar_figures", "scalar_series"]
+
+_MOST_READ_ANEW = 1 << 18
+"""Steps around late points that are read in full, so that of a step that came twice the later one is shown alone.
+Beyond, both are shown until the late ones are sealed."""
 
 
-_Points = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
-"""Steps and values."""
+_TABLE = SQLModel.metadata.tables["scalar_series"].c
+_SERIES = select_columns(
+    _TABLE.id, _TABLE.attempt, _TABLE.rank, _TABLE.name, _TABLE.first_step, _TABLE.last_step, _TABLE.sealed
+).where(_TABLE.run_id == bindparam("run"), _TABLE.stream == "scalar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,159 +58,194 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Figures:
-    n: int
-    last_step: int
-    last: float
-    min: float
-    max: float
+class Piece:
+    """What one attempt gives a series: steps ``first`` to ``last`` of chunks of ``series``, and ``tail``, which holds
+    the rest of them and of a step that is in both what stands."""
 
-    @classmethod
-    def of(cls, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> _Figures:
-        return cls(
-            n=len(steps),
-            last_step=int(steps[-1]),
-            last=float(values[-1]),
-            min=float(np.fmin.reduce(values)),
-            max=float(np.fmax.reduce(values)),
-        )
+    sealed: Sealed
+    series: int
+    first: int
+    last: int
+    tail: Points
+
+    @property
+    def _late(self) -> Points:
+        return self.tail.between(0, self.sealed.last_step(self.series))
+
+    def extent(self) -> Extent | None:
+        """Over both; None without points."""
+        found = self.sealed.extent(self.series, self.first, self.last)
+        steps = self.tail.steps
+        if not len(steps):
+            return found
+        if found is None:
+            return Extent(len(steps), int(steps[0]), int(steps[-1]))
+        twice = self.sealed.holding(self.series, self._late.steps)
+        return Extent(found.n + len(steps) - twice, min(found.first, int(steps[0])), max(found.last, int(steps[-1])))
+
+    def points(self) -> Points:
+        """All of them."""
+        return Points.joined([self.sealed.points(self.series, self.first, self.last), self.tail])
+
+    def records(self, cell: int) -> Records:
+        """In stretches of ``cell`` steps or finer, in no order."""
+        tail, start = self.tail, self.first
+        parts: list[Records] = []
+        cells = np.unique(self._late.steps // cell)
+        if len(cells) * cell <= _MOST_READ_ANEW:
+            for at in cells.tolist():
+                low, high = max(self.first, at * cell), min(self.last, at * cell + cell - 1)
+                both = (self.sealed.points(self.series, low, high), tail.between(low, high))
+                parts.append(self.sealed.records(self.series, start, low - 1, cell))
+                parts.append(records_of(Points.joined(both)))
+                start = high + 1
+            tail = tail.take(~np.isin(tail.steps // cell, cells))
+        parts.append(self.sealed.records(self.series, start, self.last, cell))
+        return Records.concatenated([*parts, records_of(tail)])
 
 
-def raw_series(session: Session, run_id: int, names: Iterable[str] | None, first: int, last: int) -> dict[str, _Points]:
-    """Every point of the canonical line from the lowest rank that has the name; a step that came twice counts last."""
+def _pieces(
+    session: Session, run_id: int, names: Iterable[str] | None, first: int, last: int, tails: Tails | None
+) -> dict[str, list[Piece]]:
+    """By name, along the canonical line; of the lowest rank that has the name."""
     stream = stream_id(session, run_id, "scalar")
     if stream is None:
         return {}
+    line = [
+        Stretch(attempt=part.attempt, first=max(part.first, first), last=min(part.last, last))
+        for part in canonical_line(session, run_id)
+        if part.first <= last and part.last >= first
+    ]
     wanted = None if names is None else set(names)
-    pieces: dict[str, dict[int, list[_Points]]] = {}
-    for stretch in canonical_line(session, run_id):
-        part = Stretch(attempt=stretch.attempt, first=max(stretch.first, first), last=min(stretch.last, last))
-        if part.first <= part.last:
-            _collect(session, stream, part, wanted, pieces)
-    return {name: _joined(by_rank[min(by_rank)]) for name, by_rank in sorted(pieces.items())}
+    of_attempt: dict[int, list[Any]] = {}
+    lowest: dict[str, int] = {}
+    for row in session.connection().execute(_SERIES, {"run": run_id}):
+        if wanted is None or row.name in wanted:
+            of_attempt.setdefault(row.attempt, []).append(row)
+            if any(
+                part.attempt == row.attempt and row.first_step <= part.last and row.last_step >= part.first
+                for part in line
+            ):
+                lowest[row.name] = min(row.rank, lowest.get(row.name, row.rank))
+    chosen = [
+        (part, row)
+        for part in line
+        for row in of_attempt.get(part.attempt, ())
+        if lowest.get(row.name) == row.rank and row.first_step <= part.last and row.last_step >= part.first
+    ]
+    sealed = Sealed(session, [row.id for _, row in chosen if row.sealed], SCALARS)
+    kept = tails or Tails()
+    tail_of = {
+        key: kept.points(session, stream, *key) for key in {(part.attempt, int(row.rank)) for part, row in chosen}
+    }
+    found: dict[str, list[Piece]] = {}
+    for part, row in chosen:
+        tail = tail_of[part.attempt, row.rank].get(row.name, Points.none())
+        found.setdefault(row.name, []).append(
+            Piece(
+                sealed=sealed,
+                series=row.id,
+                first=part.first,
+                last=part.last,
+                tail=tail.between(part.first, part.last),
+            )
+        )
+    return dict(sorted(found.items()))
 
 
-def _collect(
-    session: Session,
-    stream: int,
-    part: Stretch,
-    wanted: Container[str] | None,
-    pieces: dict[str, dict[int, list[_Points]]],
-) -> None:
-    for stored in stored_frames(session, stream, part, SCALARS.decode):
-        for series in stored.content:
-            if wanted is not None and series.name not in wanted:
-                continue
-            steps = np.frombuffer(series.steps, "<i8")
-            keep = (steps >= part.first) & (steps <= part.last)
-            values = np.frombuffer(series.values, "<f8")
-            pieces.setdefault(series.name, {}).setdefault(stored.rank, []).append((steps[keep], values[keep]))
+def raw_series(
+    session: Session, run_id: int, names: Iterable[str] | None, first: int, last: int
+) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    """Every point of the canonical line from the lowest rank that has the name; a step that came twice counts last."""
+    found = {
+        name: Points.joined([piece.points() for piece in pieces])
+        for name, pieces in _pieces(session, run_id, names, first, last, None).items()
+    }
+    return {name: (points.steps, points.values) for name, points in found.items()}
 
 
-def scalar_figures(session: Session, run_id: int) -> dict[str, dict[str, object]]:
+def scalar_figures(session: Session, run_id: int, tails: Tails | None = None) -> dict[str, dict[str, object]]:
     """{name: {n, last_step, last, min, max}} of the canonical line, from the lowest rank that has the name.
 
-    Kept figures answer for an attempt that is on the line as a whole and came in order; others are read.
+    Kept figures answer for a series that one attempt alone has and that came in order; others are read.
     """
-    stream = stream_id(session, run_id, "scalar")
-    if stream is None:
-        return {}
     line = canonical_line(session, run_id)
-    kept = session.exec(select(ScalarSeries).where(ScalarSeries.run_id == run_id)).all()
-    figures: dict[str, dict[int, list[_Figures]]] = {}
-    for stretch in line:
-        unkept: dict[str, None] = {}
-        for row in kept:
-            if row.attempt != stretch.attempt or row.first_step > stretch.last:
-                continue
-            if row.ordered and row.last_step <= stretch.last:
-                last, low, high = (math.nan if value is None else value for value in (row.last, row.min, row.max))
-                figures.setdefault(row.name, {}).setdefault(row.rank, []).append(
-                    _Figures(n=row.n, last_step=row.last_step, last=last, min=low, max=high)
-                )
-            else:
-                unkept[row.name] = None
-        pieces: dict[str, dict[int, list[_Points]]] = {}
-        if unkept:
-            _collect(session, stream, stretch, unkept, pieces)
-        for name, by_rank in pieces.items():
-            for rank, points in by_rank.items():
-                steps, values = _joined(points)
-                if len(steps):
-                    # A rank that is kept and read is the same either way.
-                    known = figures.setdefault(name, {}).setdefault(rank, [])
-                    if not known or known[-1].last_step < steps[0]:
-                        known.append(_Figures.of(steps, values))
+    kept: dict[str, list[ScalarSeries]] = {}
+    every = select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "scalar")
+    for row in session.exec(every):
+        if any(part.attempt == row.attempt and row.first_step <= part.last for part in line):
+            kept.setdefault(row.name, []).append(row)
+    ends = {part.attempt: part.last for part in line}
+    whole: dict[str, ScalarSeries] = {}
+    for name, rows in kept.items():
+        row = min(rows, key=lambda row: row.rank)
+        of_rank = [other for other in rows if other.rank == row.rank]
+        if len(of_rank) == 1 and row.ordered and row.last_step <= ends[row.attempt]:
+            whole[name] = row
     shown: dict[str, dict[str, object]] = {}
-    for name, ranks in sorted(figures.items()):
-        parts = ranks[min(ranks)]
-        shown[name] = {
-            "n": sum(part.n for part in parts),
-            "last_step": parts[-1].last_step,
-            "last": parts[-1].last,
-            "min": float(np.fmin.reduce([part.min for part in parts])),
-            "max": float(np.fmax.reduce([part.max for part in parts])),
-        }
-    return shown
+    for name, row in whole.items():
+        last, low, high = (math.nan if value is None else value for value in (row.last, row.min, row.max))
+        shown[name] = {"n": row.n, "last_step": row.last_step, "last": last, "min": low, "max": high}
+    unkept = kept.keys() - whole.keys()
+    for name, pieces in _pieces(session, run_id, unkept, 0, MAX_STEP, tails).items() if unkept else ():
+        records = Records.concatenated([piece.records(_FIGURES_CELL) for piece in pieces]).pooled(MAX_STEP)
+        if len(records.steps):
+            last_step = int(records.last[0])
+            holder = next(piece for piece in reversed(pieces) if piece.first <= last_step <= piece.last)
+            value = holder.tail.between(last_step, last_step).values
+            if not len(value):
+                value = holder.sealed.points(holder.series, last_step, last_step).values
+            shown[name] = {
+                "n": int(records.count[0]),
+                "last_step": last_step,
+                "last": float(value[0]),
+                "min": float(records.min[0]),
+                "max": float(records.max[0]),
+            }
+    return dict(sorted(shown.items()))
 
 
-def _joined(pieces: list[_Points]) -> _Points:
-    steps = np.concatenate([s for s, _ in pieces])
-    values = np.concatenate([v for _, v in pieces])
-    order = np.argsort(steps, kind="stable")
-    steps, values = steps[order], values[order]
-    if not len(steps):
-        return steps, values
-    newest = np.append(steps[1:] != steps[:-1], True)
-    return steps[newest], values[newest]
+_FIGURES_CELL = cell_of(4)
 
 
 def scalar_series(
-    session: Session, run: Run, *, names: Iterable[str] | None, first: int | None, last: int | None, points: int
+    session: Session,
+    run: Run,
+    *,
+    names: Iterable[str] | None,
+    first: int | None,
+    last: int | None,
+    points: int,
+    tails: Tails | None = None,
 ) -> list[Series]:
-    """Each series in at most ``points`` cells, aligned to multiples of the cell."""
+    """Each series in at most ``points`` cells, aligned to multiples of the cell; ``tails`` are those of the server."""
     assert run.id is not None
-    found = raw_series(session, run.id, names, 0 if first is None else first, MAX_STEP if last is None else last)
-    return [_pooled(name, steps, values, points) for name, (steps, values) in found.items() if len(steps)]
+    found = _pieces(session, run.id, names, 0 if first is None else first, MAX_STEP if last is None else last, tails)
+    shown = (pooled_series(name, pieces, points, SCALARS) for name, pieces in found.items())
+    return [series for series in shown if series is not None]
 
 
-def _pooled(name: str, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64], points: int) -> Series:
-    cell = 1 if len(steps) <= points else cell_size(int(steps[0]), int(steps[-1]), points)
-    if cell == 1:
-        return Series(name=name, cell=1, n=len(steps), steps=steps, values=values, min=values, max=values)
-    cells = steps // cell
-    starts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
-    finite = np.isfinite(values)
-    counts = np.add.reduceat(finite, starts, dtype=np.int64)
-    sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
-    maxima = np.maximum.reduceat(values, starts)  # a NaN stays: one bad step is visible at every zoom
-    minima = np.fmin.reduceat(values, starts)
-    mean = np.where(counts > 0, sums / np.maximum(counts, 1), maxima)
-    return Series(name=name, cell=cell, n=len(steps), steps=cells[starts] * cell, values=mean, min=minima, max=maxima)
-
-
-def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
-    """Samples of the last ``seconds`` before the newest of their rank, newest last, each with its rank."""
-    assert run.id is not None
-    stream = stream_id(session, run.id, "gpu")
-    if stream is None:
-        return []
-    # Each rank by its own newest reading, which is the one that came last: a clock that is ahead must hide neither
-    # other ranks nor what its own rank sends once it is right.
-    last = select_columns(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == stream).group_by(col(WalFrame.rank))
-    newest = session.execute(
-        select_columns(col(WalFrame.rank), col(WalFrame.first), col(WalFrame.n)).where(col(WalFrame.id).in_(last))
-    ).all()
-    samples: list[dict[str, object]] = []
-    for attempt in session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()).all():
-        for rank, first, n in newest:
-            end = first + n
-            stretch = Stretch(attempt=attempt, first=int(end - 1 - seconds), last=end)
-            for stored in stored_frames(session, stream, stretch, DEVICES.decode, rank=rank):
-                samples += [
-                    {**msgspec.structs.asdict(device), "rank": rank}
-                    for device in stored.content
-                    if end - 1 - seconds <= device.time_ns / NANOSECONDS < end
-                ]
-    samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
-    return samples
+def pooled_series(name: str, pieces: list[Piece], points: int, shape: Shape) -> Series | None:
+    """A series in at most ``points`` cells of a power of two of units; None if nothing is there."""
+    extents = [extent for piece in pieces if (extent := piece.extent()) is not None]
+    if not extents:
+        return None
+    n = sum(extent.n for extent in extents)
+    if n <= points:
+        all_points = Points.joined([piece.points() for piece in pieces])
+        values = all_points.values
+        return Series(name=name, cell=1, n=n, steps=all_points.steps, values=values, min=values, max=values)
+    first, last = min(extent.first for extent in extents), max(extent.last for extent in extents)
+    cell = cell_size(first // shape.unit, last // shape.unit, points) * shape.unit
+    records = Records.concatenated([piece.records(cell) for piece in pieces]).pooled(cell)
+    # One bad step is visible at every zoom.
+    highest = np.where(records.nans > 0, np.nan, records.max)
+    return Series(
+        name=name,
+        cell=cell,
+        n=n,
+        steps=records.steps,
+        values=np.where(records.finite > 0, records.mean, highest),
+        min=records.min,
+        max=highest,
+    )

@@ -9,9 +9,10 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, WalFrame, Writer
+from floatscope_server.query.devices import device_samples
 from floatscope_server.query.heatmap import in_execution_order, run_layers
 from floatscope_server.query.ranks import reach_of
-from floatscope_server.query.series import device_samples, scalar_figures
+from floatscope_server.query.series import scalar_figures
 from floatscope_server.query.skipped import skipped_steps
 from floatscope_server.store.ledger import operands_json
 from floatscope_server.store.replay import SUMMARIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, LayerRow, Run, ScalarSeries, Stream, Writer
+from floatscope_server.models import Attempt, DeviceFacts, LayerRow, Run, ScalarSeries, Stream, Writer
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
@@ -117,12 +118,24 @@ class KnownRun:
     """When the first process of each attempt began: seconds, by this clock."""
     series: dict[tuple[int, int, str], KnownSeries] = field(default_factory=dict)
     """By attempt, rank and name."""
+    series_in: Counter[int] = field(default_factory=Counter)
+    """How many by attempt."""
+    devices: dict[tuple[int, int, str, int], tuple[str | None, str | None, int | None]] = field(default_factory=dict)
+    """PCI address, name and bytes of memory by attempt, rank, backend and index."""
     opened: set[tuple[int, int]] = field(default_factory=set)
     """Streams and attempts that have their row in stream_state."""
     together: dict[int, Together] = field(default_factory=dict)
     """By attempt; made with the first block of it that is seen."""
     dump_bytes: int | None = None
     """Of all that is kept of its dumps; None before the first one that is seen."""
+
+    def series_of(self, attempt: int, rank: int, name: str) -> KnownSeries:
+        """What is known of a series, which is made with its first points."""
+        found = self.series.get((attempt, rank, name))
+        if found is None:
+            found = self.series[attempt, rank, name] = KnownSeries.empty()
+            self.series_in[attempt] += 1
+        return found
 
     @property
     def world(self) -> int:
@@ -244,9 +257,16 @@ class Ledger:
             seconds_per_step=row.seconds_per_step,
             series={
                 (s.attempt, s.rank, s.name): _series_of(s)
-                for s in session.exec(select(ScalarSeries).where(ScalarSeries.run_id == row.id))
+                for s in session.exec(
+                    select(ScalarSeries).where(ScalarSeries.run_id == row.id, ScalarSeries.stream == "scalar")
+                )
+            },
+            devices={
+                (d.attempt, d.rank, d.backend, d.idx): (d.pci, d.name, d.vram_total_bytes)
+                for d in session.exec(select(DeviceFacts).where(DeviceFacts.run_id == row.id))
             },
         )
+        run.series_in.update(attempt for attempt, _, _ in run.series)
         self.runs[row.name] = run
         for writer in writers:
             self.add(run, writer)

@@ -70,6 +70,9 @@ def acceptable_layer(layer: wire.Layer) -> str | None:
         return f"module type longer than {MAX_SHORT_NAME} characters"
     if not (0 <= layer.parameters < 1 << 63 and -1 <= layer.order < 1 << 31):
         return "layer parameters or order out of range"
+    texts = (layer.name, layer.module_type, *(t for o in layer.operands for t in (o.kind, o.format, o.role, o.scaling)))
+    if any("\0" in text for text in texts):
+        return "layer with a NUL character"
     if len(layer.operands) > len(wire.KINDS):
         return "layer with more operands than kinds"
     if any(max(map(len, (o.kind, o.format, o.role, o.scaling))) > MAX_SHORT_NAME for o in layer.operands):

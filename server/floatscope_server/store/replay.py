@@ -8,16 +8,19 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import select as select_columns
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, func, select
 
 from floatscope import wire
 from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.store.ledger import layer_of
+from floatscope_server.store.packed import SUMMARIES
 
-__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "replay"]
+__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "WARM_UP_STEPS", "replay", "replay_since"]
 
-SUMMARIES = msgspec.msgpack.Decoder(wire.Summaries)
+WARM_UP_STEPS = 300
+"""Steps that the rules want again before those they have yet to judge; the newest so many are not sealed."""
+
 HISTOGRAMS = msgspec.msgpack.Decoder(wire.Histograms)
 SCALARS = msgspec.msgpack.Decoder(tuple[wire.Scalars, ...])
 DEVICES = msgspec.msgpack.Decoder(tuple[wire.Device, ...])
@@ -80,6 +83,23 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
     for (writer, rank), mine in left.items():
         for seq, events in mine.items():
             yield observation(writer, rank, seq, _body([], tuple(events)))
+
+
+def replay_since(session: Session, writer_id: str, seq: int) -> list[Observation]:
+    """Of one writer, what it sent after the block ``seq``."""
+    writer = session.exec(select(Writer).where(Writer.id == writer_id)).one_or_none()
+    if writer is None or writer.last_seq <= seq:
+        return []
+    frames = select(func.min(WalFrame.first)).where(WalFrame.writer == writer.number, WalFrame.seq > seq)
+    events = select(func.min(StepEvent.step)).where(StepEvent.writer == writer.number, StepEvent.seq > seq)
+    found: list[int | None] = [session.exec(frames).one(), session.exec(events).one()]
+    firsts = [first for first in found if first is not None]
+    attempt = session.get(Attempt, (writer.run_id, writer.attempt))
+    if not firsts or attempt is None or attempt.last_step is None:
+        return []
+    last_steps = max(attempt.last_step - min(firsts) + 1, 1)
+    again = replay(session, writer.run_id, writer.attempt, last_steps=last_steps)
+    return [each for each in again if each.writer == writer_id and each.seq > seq]
 
 
 def _events(

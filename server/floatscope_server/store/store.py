@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, col, select
 
 from floatscope import wire
-from floatscope_server.database import Reader, StoreError, Trouble, database_of, trouble, utc
+from floatscope_server.database import Reader, StoreError, Trouble, database_of, reason, trouble, utc
 from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
@@ -27,7 +27,7 @@ from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.hello import greet, refusal
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
-from floatscope_server.store.replay import replay
+from floatscope_server.store.replay import replay, replay_since
 
 __all__ = ["Counters", "Store"]
 
@@ -37,9 +37,11 @@ _T = TypeVar("_T")
 
 _TICK_S = 1.0
 _CHECKPOINT_S = 30.0
-"""SQLite does so at every 1000 pages; a quiet server must not keep its last ones in the WAL for ever."""
+"""SQLite does so at every 4000 pages; a quiet server must not keep its last ones in the WAL for ever."""
 
 _RETRY_AFTER_S = 5.0
+_HELD_BACK_S = 0.25
+"""What a commit waits at most for sealing to catch up."""
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
 
@@ -77,6 +79,7 @@ class Store:
 
     ``observers`` get every block after its commit, in order, in the writer thread: they must be quick and may not
     write. ``run_observers`` get the name of a run whose row changed, ``layer_observers`` that of one whose layers did.
+    While ``lagging`` says so telemetry waits for the jobs of ``write``, and agents for their acknowledgements.
     ``clock`` gives wall-clock seconds since 1970.
     """
 
@@ -86,6 +89,7 @@ class Store:
         self.observers: list[Callable[[Observation], None]] = []
         self.run_observers: list[Callable[[str], None]] = []
         self.layer_observers: list[Callable[[str], None]] = []
+        self.lagging: Callable[[], bool] = bool
         self.counters = Counters()
         self.epoch = ""
         self._clock = clock
@@ -96,10 +100,14 @@ class Store:
         self._ledger = Ledger()
         self._reader: Reader | None = None
         self._started_at = 0.0
+        self._settling = False
         self._failing = False
+        self._complained = False
         self._in_hand: list[_Incoming] = []
         self._committed: dict[str, int] = {}
         """The last seq on disk of each writer that has said hello."""
+        self._doubtful: dict[str, int] = {}
+        """That seq of writers whose newest blocks may be on disk or not: the connection was lost while committing."""
 
     def start(self) -> None:
         """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
@@ -144,6 +152,10 @@ class Store:
         job = _Job(run=fn, future=Future())
         self._put(job)
         return job.future.result()  # type: ignore[return-value]
+
+    def settle(self) -> None:
+        """Have what was committed brought to its place as soon as nobody waits for the writer."""
+        self._settling = True
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -190,10 +202,12 @@ class Store:
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
-            if opened.done():
-                _log.exception("the store's writer has ended")
-            else:
+            if not opened.done():
                 opened.set_exception(error)
+            elif isinstance(error, StoreError):
+                _log.error("the store's writer has ended: %s", error)
+            else:
+                _log.exception("the store's writer has ended")
         finally:
             self._end()
 
@@ -212,9 +226,12 @@ class Store:
     def _load_meta(self, connection: Connection) -> None:
         with connection.begin(), Session(connection) as session:
             epoch = session.get(Meta, "epoch")
-            if epoch is None:
-                epoch = Meta(key="epoch", value=uuid.uuid4().hex)
-                session.add(epoch)
+            place = session.get(Meta, "place")
+            here = self.database.place(connection)
+            if epoch is None or place is None or place.value != here:
+                # New, or restored: agents may hold what this store never had.
+                epoch = session.merge(Meta(key="epoch", value=uuid.uuid4().hex))
+                session.merge(Meta(key="place", value=here))
             self.epoch = epoch.value
             session.commit()
         self._started_at = self._clock()
@@ -247,10 +264,26 @@ class Store:
                 pause = committed + self.settings.commit_interval_s - time.monotonic()
                 if pause > 0 and not self._stopping:
                     time.sleep(pause)
+                self._hold_back(connection)
                 self._in_hand = self._take()
                 self._commit(connection, self._in_hand)
                 self._in_hand = []
                 committed = time.monotonic()
+            if self._settling and not self._queue:
+                self._settling = False
+                checkpointed = time.monotonic()
+                self.database.checkpoint(connection)
+
+    def _hold_back(self, connection: Connection) -> None:
+        end = time.monotonic() + _HELD_BACK_S
+        while self.lagging() and not self._stopping and (left := end - time.monotonic()) > 0:
+            with self._wake:
+                job = next((item for item in self._queue if isinstance(item, _Job)), None)
+                if job is None:
+                    self._wake.wait(left)
+                    continue
+                self._queue.remove(job)
+            self._run_job(connection, job)
 
     def _take(self) -> list[_Incoming]:
         """The messages up to the next job."""
@@ -280,15 +313,21 @@ class Store:
                 session.commit()
         except DBAPIError:
             return
-        self._failing = False
+        self._failing = self._complained = False
 
     def _tick(self, connection: Connection) -> None:
         try:
             with connection.begin(), Session(connection) as session:
                 changed = self._tick_in(session)
-        except Exception:  # noqa: BLE001 - logged
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged
             self._ledger.clear()
-            _log.exception("the state of the runs could not be written")
+            if trouble(error) is None:
+                _log.exception("the state of the runs could not be written")
+            else:
+                self._failing = True
+                self._complain(f"the server cannot write: {reason(error)}")
         else:
             self._announce(changed, set())
 
@@ -321,17 +360,23 @@ class Store:
 
     def _commit(self, connection: Connection, messages: list[_Incoming]) -> None:
         try:
+            self._settle(connection)
             with connection.begin(), Session(connection) as session:
                 batch = self._batch(session)
                 for item in messages:
                     self._apply(batch, session, item)
                 batch.flush()
+        except StoreError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever failed, the agent must be told
             # What the ledger learned in this transaction was never stored.
             self._ledger.clear()
             self.counters.failed_commits += 1
             found = trouble(error)
             self._failing = found is not None
+            if found is Trouble.LOST:
+                for writer in {item.writer for item in messages if not isinstance(item.message, wire.Hello)}:
+                    self._doubtful.setdefault(writer, self._committed.get(writer, 0))
             if found is not None:
                 self._postpone_all(messages, found, error)
             elif len(messages) > 1:
@@ -341,17 +386,32 @@ class Store:
                 _log.exception("a message could not be stored")
                 self._give_up(connection, messages[0])
             return
-        self._failing = False
+        self._failing = self._complained = False
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
         self._committed.update(batch.last_seqs())
         for reply, answer in batch.replies:
             reply(answer)
-        for observation in batch.observations:
+        self._tell(batch.observations)
+        self._announce({run.name for run in batch.changed.values()}, batch.relayered)
+
+    def _settle(self, connection: Connection) -> None:
+        """Tell the observers of what was committed after all when its agent was told to send it again: it is not
+        stored twice, and so would not come to them otherwise."""
+        if not self._doubtful:
+            return
+        with connection.begin(), Session(connection) as session:
+            found = [o for writer, seq in self._doubtful.items() for o in replay_since(session, writer, seq)]
+        self._doubtful.clear()
+        self._tell(found)
+        runs = {observation.run for observation in found}
+        self._announce(runs, runs)
+
+    def _tell(self, observations: Iterable[Observation]) -> None:
+        for observation in observations:
             for observe in self.observers:
                 _guarded(observe, observation)
-        self._announce({run.name for run in batch.changed.values()}, batch.relayered)
 
     def _announce(self, changed: set[str], relayered: set[str]) -> None:
         for name in changed:
@@ -386,11 +446,16 @@ class Store:
         """Nothing of this transaction is stored."""
         full = found is Trouble.FULL
         code = "storage_full" if full else "storage_error"
-        reason = error.orig if isinstance(error, DBAPIError) else error
-        text = "the server's disk is full" if full else f"the server cannot write: {reason}"
-        _log.error("%s; agents keep their data and try again", text)
+        text = "the server's disk is full" if full else f"the server cannot write: {reason(error)}"
+        self._complain(f"{text}; agents keep their data and try again")
         for item in messages:
             self._postpone(item, code, text)
+
+    def _complain(self, text: str) -> None:
+        """Once for each time of trouble: agents come again every few seconds."""
+        if not self._complained:
+            _log.error("%s", text)
+        self._complained = True
 
     def _postpone(self, item: _Incoming, code: str, text: str) -> None:
         """The agent keeps it and sends it again, with all that came before it and is not on disk either."""

@@ -45,7 +45,7 @@ _MAGIC = b"TTL1"
 _HEADER = struct.Struct("<4sBBBBHHIQ")
 _SUM = struct.Struct("<II")
 _DTYPES = ("<f4", "<f8", "<u4", "<u2", "|u1")
-_BLOSC = blosc.Blosc(cname="lz4", clevel=5, shuffle=blosc.Blosc.BITSHUFFLE)
+_LEVEL = 5
 
 # Called from several threads: Blosc's own would fight over its one pool.
 blosc.use_threads = False
@@ -69,6 +69,12 @@ class Flag(IntFlag):
     MEAN_APART = 512
     WEIGHT_APART = 1024
     MAX_APART = 2048
+
+
+# As numbers: operators of an IntFlag take a microsecond each.
+_MISSING, _NAN, _INF, _LOSSY, _SPARSE, _CONSTANT = (
+    int(flag) for flag in (Flag.MISSING, Flag.NAN, Flag.INF, Flag.LOSSY, Flag.SPARSE, Flag.CONSTANT)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,43 +101,45 @@ def encode(
     """``values`` [layers, columns] (float32, float64, or an unsigned integer) as a tile with its flags; None when all
     of it is missing. ``keep_bits`` is for float32: 23 keeps everything."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-    flags = Flag(0)
+    flags = 0
     there = None
-    if values.dtype.kind == "f":
+    plain = values.dtype.kind != "f" or bool(np.isfinite(values).all())
+    if not plain:
         missing = is_missing(values)
         if missing.all():
             return None
         if missing.any():
             there = np.flatnonzero(~missing.all(axis=0))
             if len(there) < values.shape[1]:
-                flags |= Flag.SPARSE
+                flags |= _SPARSE
             if missing[:, there].any():
-                flags |= Flag.MISSING
+                flags |= _MISSING
         values, found = _canonical(values, missing)
         flags |= found
-        if values.dtype == np.float32 and keep_bits < 23:
-            values = _rounded(values, keep_bits)
-            flags |= Flag.LOSSY
-    kept = values if Flag.SPARSE not in flags or there is None else np.ascontiguousarray(values[:, there])
-    bits = kept.view(f"<u{kept.dtype.itemsize}")
-    if (bits == bits.flat[0]).all():
-        flags |= Flag.CONSTANT
+    if values.dtype == np.float32 and keep_bits < 23:
+        values = _rounded(values, keep_bits, plain)
+        flags |= _LOSSY
+    kept = values if there is None or not flags & _SPARSE else np.ascontiguousarray(values[:, there])
+    bits = kept.view(f"u{kept.dtype.itemsize}")
+    # Most planes differ already in their first and last value.
+    if bits.flat[0] == bits.flat[-1] and (bits == bits.flat[0]).all():
+        flags |= _CONSTANT
         body, codec = kept.ravel()[:1].tobytes(), 0
     else:
-        body, codec = _BLOSC.encode(kept), 1
-    if there is not None and Flag.SPARSE in flags:
+        body, codec = blosc.compress(kept, b"lz4", _LEVEL, blosc.BITSHUFFLE), 1
+    if there is not None and flags & _SPARSE:
         body = struct.pack("<H", len(there)) + there.astype("<u2").tobytes() + body
     header = _HEADER.pack(
         _MAGIC,
         _DTYPES.index(values.dtype.str),
         codec,
-        int(flags) & 0xFF,
-        keep_bits if Flag.LOSSY in flags else 23,
+        flags & 0xFF,
+        keep_bits if flags & _LOSSY else 23,
         *values.shape,
         first_layer,
         first_column,
     )
-    return flags, header + _SUM.pack(_checksum(header, body), len(body)) + body
+    return Flag(flags), header + _SUM.pack(_checksum(header, body), len(body)) + body
 
 
 def decode(data: bytes) -> TileData:
@@ -146,53 +154,61 @@ def decode(data: bytes) -> TileData:
         raise TileError("the tile is damaged: its checksum does not match")
     if dtype_id >= len(_DTYPES) or codec > 1:
         raise TileError("the tile is of a newer version")
-    dtype, flags = np.dtype(_DTYPES[dtype_id]), Flag(bits)
+    dtype = np.dtype(_DTYPES[dtype_id])
     there = None
-    if Flag.SPARSE in flags:
+    if bits & _SPARSE:
         (n,) = struct.unpack_from("<H", body)
         there = np.frombuffer(body, "<u2", n, 2).astype(np.intp)
         body = body[2 + 2 * n :]
     shape = rows, columns if there is None else len(there)
-    if Flag.CONSTANT in flags:
+    if bits & _CONSTANT:
         kept = np.full(shape, np.frombuffer(body, dtype, 1)[0], dtype)
     else:
-        raw = _BLOSC.decode(body) if codec else body
+        raw = blosc.decompress(body) if codec else body
         kept = np.frombuffer(raw, dtype).reshape(shape)
     if there is not None:
         values = np.full((rows, columns), MISSING64 if dtype.itemsize == 8 else MISSING, dtype)
         values[:, there] = kept
         kept = values
-    return TileData(values=kept, first_layer=first_layer, first_column=first_column, flags=flags, keep_bits=keep)
+    return TileData(values=kept, first_layer=first_layer, first_column=first_column, flags=Flag(bits), keep_bits=keep)
 
 
 def _checksum(header: bytes, body: bytes | memoryview) -> int:
     return zlib.crc32(body, zlib.crc32(header))
 
 
-def _canonical(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], Flag]:
+def _canonical(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[Any], int]:
     """``values`` with one kind of observed NaN, and what is in them."""
-    flags = Flag(0)
+    flags = 0
     nan = np.isnan(values)
     nan &= ~missing
     if nan.any():
-        flags |= Flag.NAN
+        flags |= _NAN
         values = values.copy()
         values[nan] = np.nan
     if np.isinf(values).any():
-        flags |= Flag.INF
+        flags |= _INF
     return values, flags
 
 
-def _rounded(values: npt.NDArray[np.float32], keep_bits: int) -> npt.NDArray[np.float32]:
+def _rounded(values: npt.NDArray[np.float32], keep_bits: int, plain: bool) -> npt.NDArray[np.float32]:
     """Finite values to the nearest with ``keep_bits`` bits of mantissa, ties to even. What would round to infinity is
-    cut off instead: a finite value stays finite."""
+    cut off instead: a finite value stays finite. ``plain``: there are no others."""
     bits = values.view(np.uint32)
-    drop = 23 - keep_bits
-    half = np.uint32((1 << (drop - 1)) - 1)
-    mask = np.uint32((0xFFFFFFFF << drop) & 0xFFFFFFFF)
-    with np.errstate(over="ignore"):
-        rounded = (bits + (half + ((bits >> np.uint32(drop)) & np.uint32(1)))) & mask
-    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-    over = ~special & ((rounded & np.uint32(0x7F800000)) == np.uint32(0x7F800000))
-    rounded = np.where(over, bits & mask, rounded)
-    return np.where(special, bits, rounded).view(np.float32)
+    drop = np.uint32(23 - keep_bits)
+    mask = np.uint32((0xFFFFFFFF << int(drop)) & 0xFFFFFFFF)
+    rounded = bits >> drop
+    rounded &= np.uint32(1)
+    rounded += np.uint32((1 << (int(drop) - 1)) - 1)
+    # A NaN may wrap around; it is put back below.
+    rounded += bits
+    rounded &= mask
+    over = (rounded & _EXPONENT) == _EXPONENT
+    if over.any():
+        rounded = np.where(over, bits & mask, rounded)
+    if not plain:
+        rounded = np.where((bits & _EXPONENT) == _EXPONENT, bits, rounded)
+    return rounded.view(np.float32)
+
+
+_EXPONENT = np.uint32(0x7F800000)

@@ -3,6 +3,11 @@
 Column ``c`` of level ``k`` covers the steps ``[c * fan**k, (c + 1) * fan**k)``. A full tile has ``columns`` columns of
 ``block`` layers at every level, and begins at column ``idx * columns``. Levels above 0 grow by parts of
 ``columns // fan`` columns, one for each full tile of the level below; ``fan`` parts are merged to one full tile.
+
+What is stored of a stream is what lies before its watermark (``StreamState.sealed``): at level ``k`` the tiles before
+``full_tiles(k, sealed)`` are full ones, and what follows them are the parts from there to ``parts_end(k, sealed)``. A
+tile or part of steps that nobody observed has no row, and rows beyond these numbers are not valid: they are on their
+way, or were.
 """
 
 from __future__ import annotations
@@ -53,6 +58,15 @@ class Geometry:
     def span(self, level: int) -> int:
         """Steps in a full tile of ``level``."""
         return self.columns * self.cell(level)
+
+    def full_tiles(self, level: int, sealed: int) -> int:
+        """Number of the first tile of ``level`` that is not full while ``sealed`` columns are stored."""
+        return sealed // self.span(level)
+
+    def parts_end(self, level: int, sealed: int) -> int:
+        """Number of the first part of ``level`` (above 0) that is not there while ``sealed`` columns are stored; the
+        first one that is there is ``full_tiles * fan``."""
+        return sealed // self.span(level - 1)
 
     def level_of(self, cell: int) -> int:
         """The highest level whose column fits into ``cell`` steps a whole number of times."""

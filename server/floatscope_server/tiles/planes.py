@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from floatscope_server.merge import MERGING, merge_ranks
 from floatscope_server.tiles.codec import MISSING, MISSING64, is_missing
 from floatscope_server.tiles.statistics import POOLED, Agg, Stat
 
-__all__ = ["Plane", "Planes", "derived", "pooled_planes", "raw_planes", "same_bits"]
+__all__ = ["Plane", "Planes", "derived", "joined", "pooled_planes", "raw_planes", "same_bits"]
 
 Plane = npt.NDArray[Any]
 Planes = dict[tuple[Stat, Agg], Plane]
@@ -113,14 +112,18 @@ def derived(values: Mapping[Stat, Plane]) -> dict[Stat, Plane]:
 
 def same_bits(a: Plane, b: Plane) -> bool:
     """Whether ``a`` and ``b`` (contiguous) are the same bit for bit."""
-    return a is b or (
-        a.dtype == b.dtype and a.shape == b.shape and bool((a.view(f"u{a.itemsize}") == b.view(f"u{b.itemsize}")).all())
-    )
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    ours, theirs = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+    # Those that differ mostly do so in their first row.
+    return bool((ours[:1] == theirs[:1]).all() and (ours == theirs).all())
 
 
 def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int) -> Planes:
     """Several ranks, or several placements of one."""
-    in_ranks = sorted(inside, key=lambda item: item[0])
+    in_ranks = sorted(((rank, _below_all(frame)) for rank, frame in inside), key=lambda item: item[0])
     steps = np.arange(first, first + columns)
     merged = merge_ranks(in_ranks, steps, layers)
     units = list(merged.alone.values())
@@ -139,7 +142,7 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
         together = merge_ranks(added, steps, layers)
         whole, argmax = together.together, together.argmax
     raw = _values(whole)
-    raw[Stat.ABSMAX, Agg.RANK] = _rank_plane(argmax)
+    raw[Stat.ABSMAX, Agg.RANK] = _rank_plane(np.where(whole.observed, argmax, np.int32(-1)))
     value = {stat: plane for (stat, agg), plane in raw.items() if agg == Agg.VALUE}
     value |= derived(value)
     if len(units) > 1:
@@ -150,6 +153,14 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
     else:
         raw.pop((Stat.LOG2_AMAX, Agg.MAX), None)
     return raw
+
+
+def _below_all(frame: Frame) -> Frame:
+    """``frame`` whose cells that nobody observed are smaller than any that somebody did."""
+    if frame.observed.all():
+        return frame
+    absmax = np.where(frame.observed, frame.fields["absmax"], np.float32(-1))
+    return replace(frame, fields={**frame.fields, "absmax": absmax})
 
 
 def _between_units(raw: Planes, value: Mapping[Stat, Plane], units: Sequence[Frame]) -> None:
@@ -206,20 +217,10 @@ def _cut(frame: Frame, first_layer: int, layers: int) -> Frame | None:
 
 def _spread(frames: Sequence[Frame], first: int, columns: int, layers: int) -> Frame:
     """Frames of one rank as one [columns, layers], count 0 where nothing was observed."""
-    names = dict.fromkeys(name for frame in frames for name in frame.fields)
-    follows = all(a.first_step + a.steps == b.first_step for a, b in pairwise(frames))
     every = np.arange(layers)
-    if (
-        follows
-        and sum(frame.steps for frame in frames) == columns
-        and all(frame.layers is frames[0].layers or np.array_equal(frame.layers, every) for frame in frames)
-        and np.array_equal(frames[0].layers, every)
-    ):
-        fields = {
-            name: np.concatenate([f.fields[name] if name in f.fields else _absent(name, f) for f in frames])
-            for name in names
-        }
-        return Frame(first_step=first, steps=columns, layers=every, fields=fields)
+    if len(frames) == 1 and frames[0].steps == columns and np.array_equal(frames[0].layers, every):
+        return frames[0]
+    names = dict.fromkeys(name for frame in frames for name in frame.fields)
     dense: dict[str, npt.NDArray[Any]] = {
         name: np.full((columns, layers), np.nan if np.dtype(FIELD_DTYPES[name]).kind == "f" else 0, FIELD_DTYPES[name])
         for name in names
@@ -230,6 +231,36 @@ def _spread(frames: Sequence[Frame], first: int, columns: int, layers: int) -> F
             # Only floats may be missing.
             plane[row : row + frame.steps, frame.layers] = frame.fields.get(name, np.nan)
     return Frame(first_step=first, steps=columns, layers=every, fields=dense)
+
+
+def joined(frames: Iterable[tuple[int, Frame]]) -> list[tuple[int, Frame]]:
+    """(rank, frame) with those of a rank that follow each other as one: the fewer there are, the less it takes to
+    spread them out. Nothing else about them changes."""
+    groups: dict[tuple[int, str, int], list[Frame]] = {}
+    for rank, frame in frames:
+        groups.setdefault((rank, frame.placement, frame.copy_of), []).append(frame)
+    found: list[tuple[int, Frame]] = []
+    for (rank, _, _), group in groups.items():
+        alike = all(np.array_equal(frame.layers, group[0].layers) for frame in group[1:])
+        run: list[Frame] = []
+        for frame in group:
+            if run and not (alike and run[-1].first_step + run[-1].steps == frame.first_step):
+                found.append((rank, _one(run)))
+                run = []
+            run.append(frame)
+        found.append((rank, _one(run)))
+    return found
+
+
+def _one(run: Sequence[Frame]) -> Frame:
+    if len(run) == 1:
+        return run[0]
+    names = dict.fromkeys(name for frame in run for name in frame.fields)
+    fields = {
+        name: np.concatenate([frame.fields[name] if name in frame.fields else _absent(name, frame) for frame in run])
+        for name in names
+    }
+    return replace(run[0], steps=sum(frame.steps for frame in run), fields=fields)
 
 
 def _absent(name: str, frame: Frame) -> npt.NDArray[Any]:
@@ -267,7 +298,7 @@ def _plane(values: Plane, unobserved: npt.NDArray[np.bool_]) -> Plane:
 def _exact(counts: Plane, unobserved: npt.NDArray[np.bool_]) -> Plane:
     """Counts as float32 if it holds them all."""
     plane = np.array(counts, np.float32, order="C")
-    if plane.size and plane.max() > 1 << 24 and (plane.astype(np.float64) != counts).any():
+    if plane.size and plane.max() >= 1 << 24 and (plane.astype(np.float64) != counts).any():
         plane = np.array(counts, np.float64, order="C")
         plane[unobserved] = MISSING64
     else:

@@ -35,7 +35,9 @@ def pool(planes: Planes, factor: int) -> Planes:
     of them are there in the result but ``WEIGHT`` where it is what ``STEPS`` are.
     """
     steps = planes.get((Stat.STEPS, Agg.MAX))
-    if steps is None or factor == 1:
+    if steps is None:
+        return {}
+    if factor == 1:
         return dict(planes)
     pooled: Planes = {(Stat.STEPS, Agg.MAX): pool_sum(steps, factor)}
     pooled_steps = pooled[Stat.STEPS, Agg.MAX]

@@ -39,12 +39,15 @@ class Stat(IntEnum):
 
 
 class Agg(IntEnum):
-    """What a plane is of its cell. At level 0 ``VALUE`` is that of all ranks merged, ``MAX`` and ``MIN`` are over the
-    ranks and ``RANK`` is the rank of the largest magnitude; above it ``MAX``, ``MIN`` and ``MEAN`` are over the steps
-    (of the value at level 0; of ``MAX`` and ``MIN`` over the ranks where there are such), ``SUM`` is of histograms.
+    """What a plane is of its cell. At level 0 ``VALUE`` is that of all ranks merged. Statistics of ``POOLED`` have
+    ``MAX`` and ``MIN`` there too: over what merges as one and each rank that does not, and for ``LOG2_AMAX`` over the
+    ranks. ``RANK`` of ``ABSMAX`` is the rank of the largest magnitude. Above it ``MAX``, ``MIN`` and ``MEAN`` are over
+    the steps (of the value at level 0; of ``MAX`` and ``MIN`` over the ranks where there are such), ``SUM`` is of
+    histograms.
 
-    A plane that equals another bit for bit is not stored: at level 0 ``MAX`` and ``MIN`` give way to ``VALUE``, above
-    it ``MIN`` and ``MEAN`` to ``MAX``. A flag of the tile that is stored says so. ``WEIGHT`` is how many steps a
+    A plane that equals another bit for bit is not stored: at level 0 ``MAX`` and ``MIN`` give way to ``VALUE`` (or to
+    what ``planes.derived`` makes of it), above it ``MIN`` and ``MEAN`` to ``MAX``. A flag of the tile that is stored
+    says which are stored apart; one that is and has no row is missing throughout. ``WEIGHT`` is how many steps a
     ``MEAN`` is of, where that is not ``Stat.STEPS``: a mean is over finite values only.
     """
 

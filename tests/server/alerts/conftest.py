@@ -19,6 +19,7 @@ from floatscope import wire
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from tests.databases import TestDatabase
 
 Shares = Mapping[int, float]
 
@@ -206,8 +207,8 @@ class Feed:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(data=tmp_path / "data", webhook_allow=("127.0.0.1",), commit_interval_s=0.001)
+def settings(tmp_path: Path, database: TestDatabase) -> Settings:
+    return Settings(**database.of(tmp_path / "data"), webhook_allow=("127.0.0.1",), commit_interval_s=0.001)
 
 
 @pytest.fixture

@@ -1,0 +1,200 @@
+"""Device samples by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+from sqlalchemy import func
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, col, select
+
+from floatscope import wire
+from floatscope_server.models import DeviceFacts, Run, ScalarSeries, WalFrame
+from floatscope_server.query.frames import StoredFrame, stored_frames
+from floatscope_server.query.line import Stretch, stream_id
+from floatscope_server.query.sealed import Sealed
+from floatscope_server.query.series import Piece, pooled_series
+from floatscope_server.store.parts import NANOSECONDS
+from floatscope_server.store.replay import DEVICES
+from floatscope_server.store.shapes import DEVICES as SHAPE
+from floatscope_server.store.shapes import SEEN, figures_of
+from floatscope_server.tiles.points import Points
+
+__all__ = ["device_samples", "device_series"]
+
+_MILLISECOND = 1_000_000
+_COUNTS = ("vram_used_bytes", "allocated_bytes", "reserved_bytes", "alloc_retries", "ooms")
+
+_Facts = dict[tuple[int, int, str, int], DeviceFacts]
+_Device = tuple[int, str, int]
+"""Rank, backend, index."""
+
+
+def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
+    """Samples of the last ``seconds`` before the newest of their rank, newest last, each with its rank.
+
+    Their time is exact for the last 15 minutes of a rank, and rounded down to the millisecond before.
+    """
+    assert run.id is not None
+    stream = stream_id(session, run.id, "gpu")
+    if stream is None:
+        return []
+    rows = _rows(session, run.id)
+    facts = _facts(session, run.id)
+    sealed = Sealed(session, [row.id for row in rows if row.id is not None], SHAPE)
+    samples: list[dict[str, object]] = []
+    for rank, end in _newest(session, stream, rows).items():
+        start = end - 1 - seconds
+        found = _stored(sealed, [row for row in rows if row.rank == rank], facts, start, end)
+        for stored in _tail(session, stream, int(start), end, rank):
+            for device in stored.content:
+                if start <= device.time_ns / NANOSECONDS < end:
+                    key = (device.backend, device.index, device.time_ns // _MILLISECOND)
+                    found.pop(key, None)
+                    samples.append({**msgspec.structs.asdict(device), "rank": rank})
+        samples += found.values()
+    samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
+    return samples
+
+
+def device_series(
+    session: Session, run: Run, *, first: float | None, last: float | None, points: int
+) -> list[dict[str, object]]:
+    """Every figure of every card from ``first`` to ``last`` (seconds since 1970) in at most ``points`` cells: the
+    figure's name, whose it is, and by ``times`` (in seconds) the mean in ``values`` and the extremes.
+
+    A cell is a power of two of seconds and begins at a multiple of it; ``cell`` is 0 where every sample is there. Of a
+    time that two attempts have read, the later one counts.
+    """
+    assert run.id is not None
+    stream = stream_id(session, run.id, "gpu")
+    if stream is None:
+        return []
+    rows = _rows(session, run.id)
+    facts = _facts(session, run.id)
+    low = 0 if first is None else int(first * 1000)
+    high = 1 << 62 if last is None else int(last * 1000)
+    sealed = Sealed(session, [row.id for row in rows if row.id is not None], SHAPE)
+    tails = _tail_points(session, stream, low, high)
+    known = {(row.attempt, row.rank, row.name): row.id for row in rows}
+    shown: list[dict[str, object]] = []
+    for attempt, rank, name in sorted(known.keys() | tails.keys()):
+        number = known.get((attempt, rank, name))
+        piece = Piece(
+            sealed=sealed,
+            series=-1 if number is None else number,
+            first=low,
+            last=high,
+            tail=tails.get((attempt, rank, name), Points.none()),
+        )
+        series = pooled_series(name, [piece], points, SHAPE)
+        if series is None:
+            continue
+        backend, index, figure = _parts(name)
+        if figure == SEEN:
+            continue
+        fact = facts.get((attempt, rank, backend, index))
+        shown.append(
+            {
+                "rank": rank,
+                "attempt": attempt,
+                "backend": backend,
+                "index": index,
+                "pci": None if fact is None else fact.pci,
+                "name": None if fact is None else fact.name,
+                "vram_total_bytes": None if fact is None else fact.vram_total_bytes,
+                "figure": figure,
+                "cell": 0 if series.cell == 1 else series.cell // 1000,
+                "n": series.n,
+                "times": series.steps / 1000,
+                "values": series.values,
+                "min": series.min,
+                "max": series.max,
+            }
+        )
+    return shown
+
+
+def _rows(session: Session, run_id: int) -> list[ScalarSeries]:
+    return list(
+        session.exec(select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "gpu")).all()
+    )
+
+
+def _facts(session: Session, run_id: int) -> _Facts:
+    rows = session.exec(select(DeviceFacts).where(DeviceFacts.run_id == run_id))
+    return {(row.attempt, row.rank, row.backend, row.idx): row for row in rows}
+
+
+def _parts(name: str) -> tuple[str, int, str]:
+    backend, index, figure = name.rsplit("/", 2)
+    return backend, int(index), figure
+
+
+def _newest(session: Session, stream: int, rows: Iterable[ScalarSeries]) -> dict[int, int]:
+    """By rank, the second after its newest reading, which is the one that came last: a clock that is ahead must hide
+    neither other ranks nor what its own rank sends once it is right."""
+    newest = {}
+    for row in sorted(rows, key=lambda row: (row.attempt, row.last_step)):
+        newest[row.rank] = row.last_step // 1000 + 1
+    last = select_columns(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == stream).group_by(col(WalFrame.rank))
+    frames = session.execute(
+        select_columns(col(WalFrame.rank), col(WalFrame.first) + col(WalFrame.n)).where(col(WalFrame.id).in_(last))
+    )
+    return newest | dict(frames.all())
+
+
+def _tail(
+    session: Session, stream: int, first: int, last: int, rank: int | None
+) -> Iterator[StoredFrame[tuple[wire.Device, ...]]]:
+    attempts = session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()).all()
+    for attempt in sorted(attempts):
+        stretch = Stretch(attempt=attempt, first=first, last=last)
+        yield from stored_frames(session, stream, stretch, DEVICES.decode, rank=rank)
+
+
+def _tail_points(session: Session, stream: int, low: int, high: int) -> dict[tuple[int, int, str], Points]:
+    found: dict[tuple[int, int, str], tuple[list[int], list[float]]] = {}
+    for stored in _tail(session, stream, low // 1000, high // 1000, None):
+        for device in stored.content:
+            at = device.time_ns // _MILLISECOND
+            if not low <= at <= high:
+                continue
+            for figure, value in figures_of(device):
+                name = f"{device.backend}/{device.index}/{figure}"
+                steps, values = found.setdefault((stored.attempt, stored.rank, name), ([], []))
+                steps.append(at)
+                values.append(value)
+    return {
+        key: Points.joined([Points(np.array(steps, np.int64), np.array(values, np.float64)), Points.none()])
+        for key, (steps, values) in found.items()
+    }
+
+
+def _stored(
+    sealed: Sealed, rows: Iterable[ScalarSeries], facts: _Facts, start: float, end: int
+) -> dict[tuple[str, int, int], dict[str, object]]:
+    """Samples of one rank put together again from their figures, by backend, index and millisecond."""
+    found: dict[tuple[str, int, int], dict[str, object]] = {}
+    for row in sorted(rows, key=lambda row: row.attempt):
+        assert row.id is not None
+        backend, index, figure = _parts(row.name)
+        points = sealed.points(row.id, int(start * 1000), end * 1000 - 1)
+        for at, value in zip(points.steps.tolist(), points.values.tolist(), strict=True):
+            key = (backend, index, at)
+            if key not in found:
+                fact = facts.get((row.attempt, row.rank, backend, index))
+                blank = wire.Device(
+                    time_ns=at * _MILLISECOND,
+                    backend=backend,
+                    index=index,
+                    pci=None if fact is None else fact.pci,
+                    name=None if fact is None else fact.name,
+                    vram_total_bytes=None if fact is None else fact.vram_total_bytes,
+                )
+                found[key] = {**msgspec.structs.asdict(blank), "rank": row.rank}
+            if figure != SEEN:
+                found[key][figure] = int(value) if figure in _COUNTS else value
+    return found

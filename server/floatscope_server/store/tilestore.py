@@ -1,0 +1,223 @@
+"""Statements on tiles, tails and watermarks: what the sealer asks of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, literal, select, update
+from sqlmodel import Session, SQLModel, col
+
+from floatscope_server.models import Stream, StreamState, Tile, TileRaw, WalFrame
+from floatscope_server.tiles.geometry import Geometry
+from floatscope_server.tiles.planes import Planes
+from floatscope_server.tiles.rows import TileRow, decoded
+from floatscope_server.tiles.statistics import POOLED, RAW, Agg, Stat
+
+__all__ = [
+    "OvertakenError",
+    "Place",
+    "StreamKey",
+    "advance",
+    "close_frames",
+    "delete_parts",
+    "discard_unsealed",
+    "geometry_of",
+    "hold",
+    "insert_tiles",
+    "read_planes",
+    "replace_tiles",
+    "settle_geometry",
+]
+
+_AT_ONCE = 500
+"""Values in one IN."""
+
+_STATS = tuple(int(stat) for stat in Stat)
+_AGGS = tuple(int(agg) for agg in Agg)
+_RAW_KEYS = tuple(int(stat) for stat in {**RAW, **POOLED})
+_POOLED_KEYS = tuple(int(stat) for stat in POOLED)
+
+
+_INSERT_RAW, _INSERT_POOLED = (insert(SQLModel.metadata.tables[model.__tablename__]) for model in (TileRaw, Tile))
+
+
+class OvertakenError(Exception):
+    """Another sealer was faster: what was read is out of date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamKey:
+    """A stream in one attempt, as of ``sealed`` and ``epoch``."""
+
+    run_id: int
+    stream_id: int
+    attempt: int
+    sealed: int
+    epoch: int
+
+
+class Place(NamedTuple):
+    """Where a tile is: ``level`` 0 is ``tile_raw``; ``part`` 1 for a part of a higher level."""
+
+    level: int
+    part: int
+    block: int
+    idx: int
+
+
+def geometry_of(stream: Stream) -> Geometry | None:
+    """That of its tiles; None while there are none."""
+    if stream.columns is None:
+        return None
+    assert stream.fan is not None and stream.block is not None  # noqa: PT018 - they are set together
+    assert stream.keep_bits is not None and stream.keep_bits_pooled is not None  # noqa: PT018
+    return Geometry(
+        columns=stream.columns,
+        fan=stream.fan,
+        block=stream.block,
+        keep_bits=stream.keep_bits,
+        keep_bits_pooled=stream.keep_bits_pooled,
+    )
+
+
+def settle_geometry(connection: Connection, stream_id: int, geometry: Geometry) -> None:
+    """Fix it for the stream; ``OvertakenError`` if it has another one by now."""
+    values = {name: getattr(geometry, name) for name in ("columns", "fan", "block", "keep_bits", "keep_bits_pooled")}
+    connection.execute(
+        update(Stream).where(col(Stream.id) == stream_id, col(Stream.columns).is_(None)).values(**values)
+    )
+    row = connection.execute(select(*(getattr(Stream, name) for name in values)).where(col(Stream.id) == stream_id))
+    if dict(row.mappings().one()) != values:
+        raise OvertakenError
+
+
+def hold(connection: Connection, key: StreamKey) -> None:
+    """Keep others from sealing this stream until the transaction ends; ``OvertakenError`` if one has."""
+    _moved(connection, key, sealed=key.sealed, epoch=key.epoch)
+
+
+def advance(connection: Connection, key: StreamKey, sealed: int) -> None:
+    """Publish all columns before ``sealed`` and what was changed of them; ``OvertakenError`` if another one has."""
+    _moved(connection, key, sealed=sealed, epoch=key.epoch + 1)
+
+
+def _moved(connection: Connection, key: StreamKey, **values: int) -> None:
+    changed = connection.execute(
+        update(StreamState)
+        .where(
+            col(StreamState.stream_id) == key.stream_id,
+            col(StreamState.attempt) == key.attempt,
+            col(StreamState.sealed) == key.sealed,
+            col(StreamState.epoch) == key.epoch,
+        )
+        .values(**values)
+    )
+    if changed.rowcount != 1:
+        raise OvertakenError
+
+
+def insert_tiles(connection: Connection, key: StreamKey, tiles: Iterable[tuple[Place, TileRow]]) -> None:
+    """Add rows; readers do not see them before ``advance``."""
+    raw: list[dict[str, Any]] = []
+    pooled: list[dict[str, Any]] = []
+    for place, row in tiles:
+        values = {
+            "run_id": key.run_id,
+            "stream_id": key.stream_id,
+            "attempt": key.attempt,
+            "block": place.block,
+            "idx": place.idx,
+            **row._asdict(),
+        }
+        if place.level:
+            pooled.append({**values, "level": place.level, "part": place.part})
+        else:
+            raw.append(values)
+    if raw:
+        connection.execute(_INSERT_RAW, raw)
+    if pooled:
+        connection.execute(_INSERT_POOLED, pooled)
+
+
+def replace_tiles(connection: Connection, key: StreamKey, tiles: Sequence[tuple[Place, list[TileRow]]]) -> None:
+    """All rows of these places by others."""
+    for place, _ in tiles:
+        where = *_at(key, place.level, place.part, [place.block]), _idx(place.level, place.idx, place.idx + 1)
+        connection.execute(delete(_table(place.level)).where(*where))
+    insert_tiles(connection, key, ((place, row) for place, rows in tiles for row in rows))
+
+
+def delete_parts(
+    connection: Connection, key: StreamKey, level: int, blocks: Sequence[int], first: int, end: int
+) -> None:
+    """The parts from ``first`` to before ``end`` of ``level``: they have become a full tile."""
+    connection.execute(delete(Tile).where(*_at(key, level, 1, blocks), _idx(level, first, end)))
+
+
+def discard_unsealed(connection: Connection, key: StreamKey, geometry: Geometry, blocks: int) -> None:
+    """Delete what a sealer left that did not come to its end, and is not valid therefore."""
+    numbers = range(blocks)
+    raw = *_at(key, 0, 0, numbers), col(TileRaw.idx) >= geometry.full_tiles(0, key.sealed)
+    connection.execute(delete(TileRaw).where(*raw))
+    # Wherever anything was observed there are its steps.
+    steps = *_of(Tile, key), col(Tile.stat) == int(Stat.STEPS), col(Tile.agg) == int(Agg.MAX)
+    levels = connection.execute(select(col(Tile.level)).where(*steps).distinct()).scalars()
+    for level in list(levels):
+        for part, first in ((0, geometry.full_tiles(level, key.sealed)), (1, geometry.parts_end(level, key.sealed))):
+            connection.execute(delete(Tile).where(*_at(key, level, part, numbers), col(Tile.idx) >= first))
+
+
+def read_planes(
+    session: Session,
+    key: StreamKey,
+    place: Place,
+    end: int,
+) -> dict[int, Planes]:
+    """The tiles from ``place`` to before number ``end``, by their number; nothing where there is
+    none."""
+    level, part, block, first = place
+    table = _table(level)
+    where = *_at(key, level, part, [block]), _idx(level, first, end)
+    rows = session.execute(select(table.idx, table.stat, table.agg, table.flags, table.data).where(*where))
+    by_idx: dict[int, list[TileRow]] = {}
+    for idx, *row in rows:
+        by_idx.setdefault(idx, []).append(TileRow(*row))
+    return {idx: decoded(found, level=level) for idx, found in by_idx.items()}
+
+
+def close_frames(connection: Connection, frames: Iterable[tuple[int, int, int]], upto: int) -> None:
+    """Take the columns before ``upto`` out of the tail: ``frames`` are (id, first, n) of those that had any."""
+    gone: list[int] = []
+    for number, first, n in frames:
+        if first + n <= upto:
+            gone.append(number)
+        else:
+            connection.execute(
+                update(WalFrame).where(col(WalFrame.id) == number).values(first=upto, n=first + n - upto)
+            )
+    for start in range(0, len(gone), _AT_ONCE):
+        connection.execute(delete(WalFrame).where(col(WalFrame.id).in_(gone[start : start + _AT_ONCE])))
+
+
+def _table(level: int) -> Any:  # noqa: ANN401 - either of two models
+    return Tile if level else TileRaw
+
+
+def _of(table: Any, key: StreamKey) -> tuple[Any, ...]:  # noqa: ANN401
+    return table.stream_id == key.stream_id, table.attempt == key.attempt
+
+
+def _at(key: StreamKey, level: int, part: int, blocks: Sequence[int]) -> tuple[Any, ...]:
+    """All that the index of the table has before ``idx``."""
+    table = _table(level)
+    where = (*_of(table, key), table.agg.in_(_AGGS), table.block.in_(list(blocks)))
+    if not level:
+        return *where, table.stat.in_(_RAW_KEYS)
+    return *where, table.stat.in_(_POOLED_KEYS), table.level == level, table.part == part
+
+
+def _idx(level: int, first: int, end: int) -> Any:  # noqa: ANN401
+    table = _table(level)
+    return table.idx == first if end == first + 1 else table.idx.between(literal(first), literal(end - 1))
