@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import numpy.typing as npt
 
 from floatscope._address import DEFAULT_SERVER
-from floatscope._client._block import MEDIA_TYPE, missing_of, parse
+from floatscope._client._block import MEDIA_TYPE, parse
 from floatscope._client._errors import ClientError
 from floatscope._client._results import HeatMap, Histogram, Series
 from floatscope._client._transport import HTTPTransport, Reply, Transport, error_of
@@ -64,17 +63,9 @@ class Client:
         """Scalars by name, all of them or ``names``, in at most ``points`` cells each."""
         query = {"names": _listed(names), "from": first, "to": last, "points": points}
         meta, arrays = self._block(_path(run, "scalars"), query)
+        keys = ("steps", "values", "min", "max")
         return {
-            of["name"]: Series(
-                name=of["name"],
-                cell=of["cell"],
-                n=of["n"],
-                steps=arrays[f"{of['name']}/steps"],
-                values=arrays[f"{of['name']}/values"],
-                min=arrays[f"{of['name']}/min"],
-                max=arrays[f"{of['name']}/max"],
-            )
-            for of in meta["series"]
+            of["name"]: Series.of(of, {key: arrays[f"{of['name']}/{key}"] for key in keys}) for of in meta["series"]
         }
 
     def heatmap(
@@ -106,44 +97,14 @@ class Client:
             "layers": _listed(layers),
         }
         meta, arrays = self._block(_path(run, "heatmap"), query)
-        values = arrays["values"]
-        return HeatMap(
-            kind=meta["kind"],
-            metric=meta["metric"],
-            format=meta["format"],
-            unit=meta["unit"],
-            cell=meta["cell"],
-            steps=np.array(meta["columns"], np.int64),
-            layers=tuple(layer["name"] for layer in meta["layers"]),
-            formats=tuple(layer.get("format") for layer in meta["layers"]),
-            values=values,
-            missing=missing_of(values),
-        )
+        return HeatMap.of(meta, arrays["values"])
 
     def histogram(
         self, run: str, layer: str, *, kind: str = "grad", first: int | None = None, last: int | None = None
     ) -> Histogram:
         """Exponent histograms of a layer, a row for each stretch of steps."""
         query = {"layer": layer, "kind": kind, "from": first, "to": last}
-        found = self._json(_path(run, "histogram"), query)
-        columns = found["columns"]
-        used = [column for column in columns if column["counts"]]
-        low = min((column["first"] for column in used), default=0)
-        high = max((column["first"] + len(column["counts"]) for column in used), default=low)
-        counts = np.zeros((len(columns), high - low), np.int64)
-        for row, column in zip(counts, columns, strict=True):
-            at = column["first"] - low if column["counts"] else 0
-            row[at : at + len(column["counts"])] = column["counts"]
-        return Histogram(
-            layer=found["layer"],
-            kind=found["kind"],
-            edges=_edges(low, high),
-            counts=counts,
-            first_steps=_integers(columns, "first_step"),
-            steps=_integers(columns, "steps"),
-            sampled=_integers(columns, "sampled"),
-            complete=np.array([column["complete"] for column in columns], np.bool_),
-        )
+        return Histogram.of(self._json(_path(run, "histogram"), query))
 
     def figure(
         self,
@@ -169,21 +130,21 @@ class Client:
             run, self.heatmap(run, kind=kind, metric=metric, format=format, first=first, last=last, layers=layers)
         )
 
-    def _json(self, path: str, query: dict[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
+    def _json(self, path: str, query: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
         reply = self._get(path, query or {}, "application/json")
         try:
             return json.loads(reply.body)
         except ValueError as error:
             raise error_of(reply) from error
 
-    def _block(self, path: str, query: dict[str, object]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def _block(self, path: str, query: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         reply = self._get(path, query, MEDIA_TYPE)
         try:
             return parse(reply.body)
         except ValueError as error:
             raise error_of(reply) from error
 
-    def _get(self, path: str, query: dict[str, object], accept: str) -> Reply:
+    def _get(self, path: str, query: Mapping[str, object], accept: str) -> Reply:
         asked = {name: value for name, value in query.items() if value is not None}
         reply = self._transport.get(path, asked, accept)
         if reply.status != 200:
@@ -203,12 +164,3 @@ def _listed(names: Sequence[str] | None) -> str | None:
     if comma := next((name for name in names if "," in name), None):
         raise ClientError("invalid", f"the server cannot be asked for a name with a comma: {comma!r}", "leave it out")
     return ",".join(names)
-
-
-def _integers(columns: list[dict[str, Any]], key: str) -> npt.NDArray[np.int64]:
-    return np.array([column[key] for column in columns], np.int64)
-
-
-def _edges(low: int, high: int) -> npt.NDArray[np.float64]:
-    """Of bins ``low`` to ``high``: the edge i is the float32 with bits i << 22, and infinity after the last one."""
-    return (np.arange(low, high + 1, dtype=np.uint32) << 22).view(np.float32).astype(np.float64)

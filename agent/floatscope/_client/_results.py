@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from floatscope._client._block import missing_of
 
 __all__ = ["HeatMap", "Histogram", "Series"]
 
@@ -28,6 +31,19 @@ class Series:
     min: F64
     max: F64
 
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Series:
+        """What the server says of a series."""
+        return cls(
+            name=meta["name"],
+            cell=meta["cell"],
+            n=meta["n"],
+            steps=arrays["steps"],
+            values=arrays["values"],
+            min=arrays["min"],
+            max=arrays["max"],
+        )
+
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
         """bool, as long as ``steps``: False throughout, a step that was not logged is not there. A NaN is the
@@ -44,18 +60,37 @@ class Series:
 class HeatMap:
     """``values`` (float32 [layers, columns]) of a metric: a column begins at a step of ``steps`` (int64) and covers
     ``cell`` of them. NaN where nothing was observed, and there ``missing`` (bool) is True; layers are in execution
-    order. ``unit`` is that of the values ("bits", "share", ...)."""
+    order. ``unit`` is that of the values ("bits", "share", ...). ``resolution`` is larger than ``cell`` where only
+    columns of so many steps are left of what was observed."""
 
     kind: str
     metric: str
     format: str
     unit: str
     cell: int
+    resolution: int
     steps: I64
     layers: tuple[str, ...]
     formats: tuple[str | None, ...]
     values: npt.NDArray[np.float32]
     missing: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], values: npt.NDArray[np.float32]) -> HeatMap:
+        """What the server says of a heat map."""
+        return cls(
+            kind=meta["kind"],
+            metric=meta["metric"],
+            format=meta["format"],
+            unit=meta["unit"],
+            cell=meta["cell"],
+            resolution=meta["resolution"],
+            steps=np.array(meta["columns"], np.int64),
+            layers=tuple(layer["name"] for layer in meta["layers"]),
+            formats=tuple(layer["format"] for layer in meta["layers"]),
+            values=values,
+            missing=missing_of(values),
+        )
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - pandas has no types here
         """A DataFrame with a row per layer and a column per step; NaN where nothing was observed."""
@@ -83,6 +118,29 @@ class Histogram:
     sampled: I64
     complete: npt.NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Histogram:
+        """What the server says of the histograms of a layer."""
+        columns = found["columns"]
+        used = [column for column in columns if len(column["counts"])]
+        low = min((column["first"] for column in used), default=0)
+        high = max((column["first"] + len(column["counts"]) for column in used), default=low)
+        counts = np.zeros((len(columns), high - low), np.int64)
+        for row, column in zip(counts, columns, strict=True):
+            at = column["first"] - low if len(column["counts"]) else 0
+            row[at : at + len(column["counts"])] = column["counts"]
+        return cls(
+            layer=found["layer"],
+            kind=found["kind"],
+            # The edge i is the float32 with bits i << 22; after the last bin comes infinity.
+            edges=(np.arange(low, high + 1, dtype=np.uint32) << 22).view(np.float32).astype(np.float64),
+            counts=counts,
+            first_steps=_integers(columns, "first_step"),
+            steps=_integers(columns, "steps"),
+            sampled=_integers(columns, "sampled"),
+            complete=np.array([column["complete"] for column in columns], np.bool_),
+        )
+
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
         """bool [columns]: stretches of which no element was sampled."""
@@ -97,6 +155,10 @@ class Histogram:
             index=pandas.Index(self.first_steps, name="step"),
             columns=pandas.Index(self.edges[:-1], name="above"),
         )
+
+
+def _integers(columns: list[dict[str, Any]], key: str) -> I64:
+    return np.array([column[key] for column in columns], np.int64)
 
 
 def _pandas() -> Any:  # noqa: ANN401 - pandas has no types here

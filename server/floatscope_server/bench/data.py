@@ -8,6 +8,7 @@ mantissas are noise, as real ones are, so bytes per sample carry over to real ru
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +145,7 @@ class _Prepared:
     def fields(self, rows: npt.NDArray[np.int64], gains: F32) -> tuple[wire.Field, ...]:
         count = np.broadcast_to(self._elements, gains.shape)
         rms = (self._rms[rows] * gains).astype(np.float64)
-        values = {
+        values: dict[str, npt.NDArray[Any]] = {
             "count": count,
             "zeros": self._zeros[rows],
             "nans": self._nans[rows],

@@ -71,6 +71,8 @@ class _InProcess:
         return StoreLine(self._app.state.services.store)
 
     def ask(self, path: str, **query: object) -> bytes:
+        status: int
+        body: bytes
         status, body = self._do(self._request(path, urlencode(query).encode()))
         if status != 200:
             raise BenchError(f"{path} is answered {status}: {body[:300].decode(errors='replace')}")
