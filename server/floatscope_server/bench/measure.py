@@ -15,7 +15,7 @@ from floatscope_server.bench.data import Synthetic, samples
 from floatscope_server.bench.questions import Asker, Figures
 from floatscope_server.bench.sending import BenchError, Paced, Sender
 from floatscope_server.bench.targets import Target, Use, in_process, over_http, spent
-from floatscope_server.bench.volume import sealed_step, stored_bytes, wait_until_sealed
+from floatscope_server.bench.volume import stored_bytes, wait_until_sealed
 from floatscope_server.settings import Settings
 from floatscope_server.store.replay import WARM_UP_STEPS
 from floatscope_server.tiles.geometry import COLUMNS
@@ -110,7 +110,7 @@ def query(plan: Plan, say: Say) -> dict[str, object]:
         results = filled.results(stored_bytes(plan.settings))
         others = [f"{RUN}-{number}" for number in range(1, _COMPARED)]
         for name in others:
-            _fill(plan, target, name, min(plan.steps, _STEPS_COMPARED), say, seal=False)[1].end()
+            _fill(plan, target, name, min(plan.steps, _STEPS_COMPARED), say)[1].end()
         step = samples(steps=1, layers=plan.layers, kinds=plan.kinds)
         rate = min(_STEPS_A_SECOND, _SAMPLES_A_SECOND / step)
         pace = Paced(sender, batch=filled.batch, interval=filled.batch / rate)
@@ -130,7 +130,7 @@ def query(plan: Plan, say: Say) -> dict[str, object]:
     return results
 
 
-def _fill(plan: Plan, target: Target, run: str, steps: int, say: Say, *, seal: bool = True) -> tuple[Filled, Sender]:
+def _fill(plan: Plan, target: Target, run: str, steps: int, say: Say) -> tuple[Filled, Sender]:
     data = plan.data
     line = target.line()
     sender = Sender(line, data, run)
@@ -142,13 +142,13 @@ def _fill(plan: Plan, target: Target, run: str, steps: int, say: Say, *, seal: b
     sender.wait()
     filled = Filled(seconds=time.perf_counter() - begin, batch=batch, waits=list(sender.waits))
     filled.samples = samples(steps=steps, layers=plan.layers, kinds=plan.kinds)
-    if seal:
-        wait_until_sealed(plan.settings, (steps - WARM_UP_STEPS) // COLUMNS * COLUMNS)
-        filled.sealed = sealed_step(plan.settings)
+    filled.sealed = wait_until_sealed(plan.settings, run, (steps - WARM_UP_STEPS) // COLUMNS * COLUMNS)
     filled.sealed_seconds = time.perf_counter() - begin
     filled.cpu = spent(before, target.used())
-    tiles = f", {filled.sealed} of them in tiles after {filled.sealed_seconds:.1f} s" if seal else ""
-    say(f"{run}: {steps} steps in {filled.seconds:.1f} s{tiles}")
+    say(
+        f"{run}: {steps} steps in {filled.seconds:.1f} s, {filled.sealed} of them in tiles after "
+        f"{filled.sealed_seconds:.1f} s"
+    )
     return filled, sender
 
 

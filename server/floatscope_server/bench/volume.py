@@ -9,18 +9,18 @@ from sqlalchemy import text
 from floatscope_server.database import database_of
 from floatscope_server.settings import Settings
 
-__all__ = ["sealed_step", "stored_bytes", "wait_until_sealed"]
+__all__ = ["stored_bytes", "wait_until_sealed"]
 
 _PATIENCE_S = 30.0
 
 
-def sealed_step(settings: Settings) -> int:
-    """Steps before this one are in tiles, of every stream of layers."""
+def _sealed(settings: Settings, run: str) -> int:
+    """Steps before this one are in tiles, of every stream of layers of ``run``."""
     statement = (
         "SELECT coalesce(min(s.sealed), 0) FROM stream_state s JOIN stream t ON t.id = s.stream_id "
-        "WHERE t.name LIKE 'layer/%' AND EXISTS (SELECT 1 FROM run r WHERE r.id = t.run_id AND r.name = 'bench')"
+        "JOIN run r ON r.id = t.run_id WHERE r.name = :run AND t.name LIKE 'layer/%'"
     )
-    return _number(settings, statement)
+    return _number(settings, statement, run=run)
 
 
 def stored_bytes(settings: Settings) -> int:
@@ -39,19 +39,20 @@ def stored_bytes(settings: Settings) -> int:
     return tables + _number(settings, "SELECT coalesce(sum(length(data)), 0)::bigint FROM wal_frame")
 
 
-def _number(settings: Settings, statement: str) -> int:
+def _number(settings: Settings, statement: str, **values: object) -> int:
     reader = database_of(settings).reader()
     try:
         with reader.session() as session:
-            return int(session.execute(text(statement)).scalar_one())
+            return int(session.execute(text(statement), values).scalar_one())
     finally:
         reader.close()
 
 
-def wait_until_sealed(settings: Settings, step: int) -> None:
-    """Until all tiles before ``step`` are sealed, or nothing more is for a while."""
-    reached, since = sealed_step(settings), time.monotonic()
+def wait_until_sealed(settings: Settings, run: str, step: int) -> int:
+    """Until all tiles of ``run`` before ``step`` are sealed, or nothing more is for a while; how far it is."""
+    reached, since = _sealed(settings, run), time.monotonic()
     while reached < step and time.monotonic() - since < _PATIENCE_S:
         time.sleep(0.25)
-        if (now := sealed_step(settings)) > reached:
+        if (now := _sealed(settings, run)) > reached:
             reached, since = now, time.monotonic()
+    return reached
