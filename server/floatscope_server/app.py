@@ -19,6 +19,7 @@ from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.query import routes as query_routes
+from floatscope_server.query import window_routes
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
 from floatscope_server.responses import JSONText, busy, error_body
@@ -30,6 +31,7 @@ __all__ = ["ROUTERS", "create_app"]
 
 ROUTERS = (
     query_routes.router,
+    window_routes.router,
     alert_routes.router,
     focus_routes.router,
     session_routes.router,

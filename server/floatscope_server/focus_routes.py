@@ -10,8 +10,8 @@ from sqlmodel import Session
 
 from floatscope import wire
 from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError, dump_content, dump_list
-from floatscope_server.query.heatmap import run_layers
 from floatscope_server.query.histogram import UnknownLayerError
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import Running
@@ -68,7 +68,7 @@ def _attempt_with(session: Session, run: str, names: list[str]) -> int:
     found = run_named(session, run)
     assert found.id is not None
     if names:
-        known = [f"{layer.name}." for layer in run_layers(session, found.id).values()]
+        known = [f"{layer.name}." for layer in run_layers(session, found.id).layers.values()]
         for name in names:
             if not any(layer.startswith(f"{name}.") for layer in known):
                 raise UnknownLayerError(name)

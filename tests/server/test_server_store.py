@@ -20,6 +20,7 @@ from floatscope_server.models import Attempt, Gap, LayerRow, StepEvent, WalFrame
 from floatscope_server.observation import Observation
 from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
+from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
 from floatscope_server.store.packed import SUMMARIES
 from tests.databases import Disk
@@ -465,7 +466,7 @@ def test_what_the_agent_lost_and_what_the_server_left_out_are_counted_apart(
     one.ask(wire.Gap(seq=one.seq, first=0, last=6, count=7, reason="queue_full"))
     with store.read() as session:
         writer = session.exec(select(Writer)).one()
-        shown = show(session, run_of(store))
+        shown = show(session, TileReader(1 << 20), run_of(store))
     assert (writer.dropped, writer.declared, writer.left_out) == (7, 7, 1)
     unknown = dict.fromkeys(("share", "mean", "budget", "limit", "every"))
     assert shown["overhead"] == {**unknown, "seconds": 0.0, "dropped": 7, "left_out": 1}

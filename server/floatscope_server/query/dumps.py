@@ -15,7 +15,7 @@ from sqlmodel import Session, col, func
 from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import DumpPart, Run
-from floatscope_server.query.heatmap import run_layers
+from floatscope_server.query.layertable import run_layers
 
 __all__ = ["DumpTooLargeError", "UnknownDumpError", "dump_content", "dump_list"]
 
@@ -104,7 +104,7 @@ def dump_content(
     if listed is None or listed["removed"] or (rank is not None and rank not in listed["ranks"]):
         raise UnknownDumpError(name)
     assert run.id is not None
-    names = {index: layer.name for index, layer in run_layers(session, run.id).items()}
+    names = {index: layer.name for index, layer in run_layers(session, run.id).layers.items()}
     wanted = (col(DumpPart.run_id) == run.id, col(DumpPart.dump) == name)
     statement = (
         select_columns(DumpPart.__table__)  # type: ignore[attr-defined]

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.query.answers import Tagged, window_tag
 from floatscope_server.query.devices import device_samples, device_series
-from floatscope_server.query.heatmap import heat_map
+from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
@@ -20,7 +21,7 @@ from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
 from floatscope_server.store.parts import MAX_STEP
 
-__all__ = ["router"]
+__all__ = ["BLOCK", "Accept", "FromStep", "Known", "ToStep", "router", "split"]
 
 router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONText)
 
@@ -28,12 +29,14 @@ FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, descript
 ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
 Columns = Annotated[int, Query(ge=1, le=4000, description="At most.")]
 Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
+Known = Annotated[str, Header(alias="if-none-match", description="ETags of answers that the caller has.")]
 
-_BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
+BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
 
 
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [item for item in text.split(",") if item]
+def split(text: str | None) -> tuple[str, ...] | None:
+    """The items of a list by commas."""
+    return None if text is None else tuple(item for item in text.split(",") if item)
 
 
 @router.get("/runs")
@@ -45,10 +48,10 @@ async def runs(services: Running) -> Response:
 @router.get("/runs/{run}")
 async def one_run(run: str, services: Running) -> Response:
     """One run as one object; steps are counted from 0 and ``steps`` is their number."""
-    return await services.answer(lambda session: JSONText(show(session, run_named(session, run))))
+    return await services.answer(lambda session: JSONText(show(session, services.reader, run_named(session, run))))
 
 
-@router.get("/runs/{run}/scalars", responses=_BLOCK)
+@router.get("/runs/{run}/scalars", responses=BLOCK)
 async def scalars(
     run: str,
     services: Running,
@@ -64,7 +67,7 @@ async def scalars(
         found = scalar_series(
             session,
             run_named(session, run),
-            names=_split(names),
+            names=split(names),
             first=first,
             last=last,
             points=points,
@@ -78,7 +81,7 @@ async def scalars(
     return await services.answer(question)
 
 
-@router.get("/runs/{run}/heatmap", responses=_BLOCK)
+@router.get("/runs/{run}/heatmap", responses=BLOCK)
 async def heatmap(
     run: str,
     services: Running,
@@ -90,29 +93,44 @@ async def heatmap(
     columns: Columns = 600,
     rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
     layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
+    agg: Annotated[str, Query(description="worst, max, min or mean of the steps of a cell.")] = "worst",
+    attempt: Annotated[
+        int | None, Query(ge=1, description="This one alone, with steps that were trained again.")
+    ] = None,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
+    asked = HeatQuestion(
+        kind=kind,
+        metric=metric,
+        chosen=format_,
+        agg=agg,
+        attempt=attempt,
+        first=first,
+        last=last,
+        columns=columns,
+        rows=rows,
+        names=split(layers),
+    )
 
-    def question(session: Session) -> Response:
-        found = heat_map(
-            session,
-            services.cache,
-            run_named(session, run),
-            kind=kind,
-            metric=metric,
-            chosen=format_,
-            first=first,
-            last=last,
-            columns=columns,
-            rows=rows,
-            names=_split(layers),
+    key = ("heatmap", run, asked, MEDIA_TYPE in accept)
+
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        tag, settled = window_tag(
+            session, of, store=services.store.epoch, question=key, kind=kind, attempt=attempt, first=first, last=last
         )
-        if MEDIA_TYPE in accept:
-            return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
-        return JSONText(found.content())
 
-    return await services.answer(question)
+        def make() -> Response:
+            found = heat_map(session, services.reader, of, asked)
+            if MEDIA_TYPE in accept:
+                return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
+            return JSONText(found.content())
+
+        return Tagged(tag=tag, settled=settled, make=make)
+
+    return await services.shared(key, known, question)
 
 
 @router.get("/runs/{run}/summaries")
@@ -126,7 +144,7 @@ async def summaries(
     """The statistics of one step: ``merged`` over the ranks where that can be, else by rank."""
     return await services.answer(
         lambda session: JSONText(
-            step_summaries(session, services.cache, run_named(session, run), kind=kind, step=step, names=_split(layers))
+            step_summaries(session, services.reader, run_named(session, run), kind=kind, step=step, names=split(layers))
         )
     )
 

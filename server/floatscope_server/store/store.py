@@ -92,6 +92,8 @@ class Store:
         self.lagging: Callable[[], bool] = bool
         self.counters = Counters()
         self.epoch = ""
+        self.layers_version = 0
+        """Another one whenever layers have changed, before anybody is told."""
         self._clock = clock
         self._queue: deque[_Incoming | _Job] = deque()
         self._wake = threading.Condition()
@@ -391,6 +393,7 @@ class Store:
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
         self._committed.update(batch.last_seqs())
+        self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
             reply(answer)
         self._tell(batch.observations)
@@ -508,6 +511,7 @@ class Store:
                 self._postpone(item, "internal", "the server failed on this batch")
             return
         self._committed.update(batch.last_seqs())
+        self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
             reply(answer)
 
