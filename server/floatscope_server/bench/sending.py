@@ -29,7 +29,8 @@ class Line(Protocol):
 
     def send(self, writer: str, message: wire.AgentMessage) -> None: ...
 
-    def receive(self) -> wire.ServerMessage: ...
+    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
+        """The next answer and when it came, by ``time.perf_counter``; None if none does in time."""
 
     def close(self) -> None: ...
 
@@ -39,16 +40,16 @@ class StoreLine:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._answers: queue.Queue[wire.ServerMessage] = queue.Queue()
+        self._answers: queue.Queue[tuple[float, wire.ServerMessage]] = queue.Queue()
 
     def send(self, writer: str, message: wire.AgentMessage) -> None:
-        self._store.submit(writer, message, self._answers.put)
+        self._store.submit(writer, message, lambda answer: self._answers.put((time.perf_counter(), answer)))
 
-    def receive(self) -> wire.ServerMessage:
+    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
         try:
-            return self._answers.get(timeout=_PATIENCE_S)
+            return self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise BenchError(f"the store has acknowledged nothing for {_PATIENCE_S:.0f} s") from None
+            return None
 
     def close(self) -> None:
         pass
@@ -68,13 +69,13 @@ class WebSocketLine:
     def send(self, writer: str, message: wire.AgentMessage) -> None:
         self._socket.send(wire.encode(message))
 
-    def receive(self) -> wire.ServerMessage:
+    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
         try:
-            data = self._socket.recv(timeout=_PATIENCE_S)
+            data = self._socket.recv(timeout=timeout_s)
         except TimeoutError:
-            raise BenchError(f"the server has acknowledged nothing for {_PATIENCE_S:.0f} s") from None
+            return None
         assert isinstance(data, bytes)
-        return wire.decode_server(data)
+        return time.perf_counter(), wire.decode_server(data)
 
     def close(self) -> None:
         self._socket.close()
@@ -92,38 +93,51 @@ class Sender:
         self._seq = 0
         self._sent: dict[int, float] = {}
         line.send(self._writer, data.hello(run, self._writer))
-        answer = line.receive()
-        if not isinstance(answer, wire.Welcome):
-            raise BenchError(f"the server refuses the bench: {answer}")
+        answer = line.receive(_PATIENCE_S)
+        if answer is None or not isinstance(answer[1], wire.Welcome):
+            raise BenchError(f"the server refuses the bench: {answer and answer[1]}")
 
     def send(self, steps: int) -> None:
         """The next ``steps`` steps; waits while eight blocks are on their way."""
         while len(self._sent) >= wire.MAX_IN_FLIGHT:
-            self._take()
+            self._wait_for_one()
         self._seq += 1
         block = wire.make_block(self._seq, self.data.body(self.head, steps))
         self._sent[self._seq] = time.perf_counter()
         self._line.send(self._writer, block)
         self.head += steps
 
+    def listen(self, until: float) -> None:
+        """Take what is acknowledged until then, by ``time.perf_counter``."""
+        while (left := until - time.perf_counter()) > 0:
+            self._take(left)
+
     def wait(self) -> None:
         """Until all is acknowledged."""
         while self._sent:
-            self._take()
+            self._wait_for_one()
 
     def end(self) -> None:
         """Say goodbye: the run is finished."""
         self.wait()
         self._line.send(self._writer, wire.Bye(seq=self._seq, reason="finished"))
+        self._line.close()
 
-    def _take(self) -> None:
-        answer = self._line.receive()
-        if isinstance(answer, wire.Ack):
-            now = time.perf_counter()
-            for seq in [seq for seq in self._sent if seq <= answer.seq]:
-                self.waits.append(now - self._sent.pop(seq))
-        elif isinstance(answer, wire.Nack | wire.Refused):
-            raise BenchError(f"the server took no block: {answer.message}")
+    def _wait_for_one(self) -> None:
+        if not self._take(_PATIENCE_S):
+            raise BenchError(f"nothing has been acknowledged for {_PATIENCE_S:.0f} s")
+
+    def _take(self, timeout_s: float) -> bool:
+        answer = self._line.receive(timeout_s)
+        if answer is None:
+            return False
+        at, message = answer
+        if isinstance(message, wire.Ack):
+            for seq in [seq for seq in self._sent if seq <= message.seq]:
+                self.waits.append(at - self._sent.pop(seq))
+        elif isinstance(message, wire.Nack | wire.Refused):
+            raise BenchError(f"the server took no block: {message.message}")
+        return True
 
 
 class Paced(threading.Thread):
@@ -147,7 +161,8 @@ class Paced(threading.Thread):
     def run(self) -> None:
         due = self._began = time.perf_counter()
         try:
-            while not self._ended.wait(max(0.0, due - time.perf_counter())):
+            while not self._ended.is_set():
+                self._sender.listen(due)
                 self._sender.send(self._batch)
                 self._blocks += 1
                 due += self._interval

@@ -63,7 +63,12 @@ class _InProcess:
         self.pid = 0
         self._app = create_app(settings)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=_LOOP, daemon=True)
+        self._over = asyncio.Event()
+        # Until something is complete, and not for ever: AnyIO lets its threads go with the loop's main task, and
+        # without one with each question.
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._over.wait(),), name=_LOOP, daemon=True
+        )
         self._thread.start()
         self._do(self._app.state.services.start())
 
@@ -89,7 +94,7 @@ class _InProcess:
 
     def close(self) -> None:
         self._do(self._app.state.services.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
         self._loop.close()
 
