@@ -54,7 +54,7 @@ class Synthetic:
         self._elements = np.exp2(rng.uniform(13, 23, layers)).astype(np.int64)
         self._indices = np.arange(layers, dtype="<u4").tobytes()
         self._prepared = {kind: _Prepared(rng, self._window, self._elements) for kind in self.kinds}
-        self._gains: tuple[int, F32] = (0, np.ones(layers, np.float32))
+        self._gains: tuple[int, F32] = (-1, np.empty(0, np.float32))
         self._loss = rng.normal(0, 0.02, self._window)
 
     @property

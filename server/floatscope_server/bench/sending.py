@@ -6,6 +6,7 @@ import queue
 import secrets
 import threading
 import time
+from contextlib import ExitStack
 from typing import Protocol
 
 from websockets.sync.client import connect
@@ -59,11 +60,14 @@ class WebSocketLine:
     """A server at ``url``, as an agent speaks to it."""
 
     def __init__(self, url: str) -> None:
-        self._socket = connect(
-            url.replace("http", "ws", 1) + "/ingest/v1",
-            subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
-            compression=None,
-            max_size=None,
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(
+            connect(
+                url.replace("http", "ws", 1) + "/ingest/v1",
+                subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
+                compression=None,
+                max_size=None,
+            )
         )
 
     def send(self, writer: str, message: wire.AgentMessage) -> None:
@@ -78,7 +82,7 @@ class WebSocketLine:
         return time.perf_counter(), wire.decode_server(data)
 
     def close(self) -> None:
-        self._socket.close()
+        self._stack.close()
 
 
 class Sender:
