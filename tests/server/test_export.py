@@ -63,9 +63,19 @@ def _histogram(step: int) -> wire.Histograms:
 
 
 @pytest.fixture(params=["server", "data"])
-def exported(request: pytest.FixtureRequest, server: Running, run: None) -> Callable[..., int]:
-    """Runs the command on the server, and on its folder beside it."""
-    where = {"server": ("--server", server.url), "data": ("--data", str(server.services.settings.data))}[request.param]
+def exported(
+    request: pytest.FixtureRequest, server: Running, run: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., int]:
+    """Runs the command on the server, and on its store beside it."""
+    settings = server.services.settings
+    where: tuple[str, ...]
+    if request.param == "server":
+        where = ("--server", server.url)
+    elif settings.db is not None:
+        where = ()
+        monkeypatch.setenv("FLOATSCOPE_DB", settings.db)
+    else:
+        where = ("--data", str(settings.data))
 
     def command(*arguments: str, name: str = "run") -> int:
         parser = argparse.ArgumentParser()
@@ -151,7 +161,7 @@ def test_tensorboard_reads_its_events(exported: Callable[..., int], tmp_path: Pa
     reader: Any = import_module("tensorboard.backend.event_processing.event_accumulator")
     found = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
     found.Reload()
-    np.testing.assert_array_equal([event.value for event in found.Scalars("loss")], np.float32(LOSS))
+    np.testing.assert_array_equal([event.value for event in found.Scalars("loss")], np.array(LOSS, np.float32))
     assert [event.step for event in found.Scalars("grad/absmax/b, with a comma")] == [0, 2, 3]
     np.testing.assert_array_equal([event.value for event in found.Scalars("grad/absmax/a")], ABSMAX[:, 0])
     first, _ = found.Histograms("grad/histogram/a")

@@ -100,10 +100,17 @@ class Client:
         return HeatMap.of(meta, arrays["values"])
 
     def histogram(
-        self, run: str, layer: str, *, kind: str = "grad", first: int | None = None, last: int | None = None
+        self,
+        run: str,
+        layer: str,
+        *,
+        kind: str = "grad",
+        first: int | None = None,
+        last: int | None = None,
+        columns: int = 600,
     ) -> Histogram:
-        """Exponent histograms of a layer, a row for each stretch of steps."""
-        query = {"layer": layer, "kind": kind, "from": first, "to": last}
+        """Exponent histograms of a layer: a row for each that was taken, or at most ``columns`` sums of them."""
+        query = {"layer": layer, "kind": kind, "from": first, "to": last, "columns": columns}
         return Histogram.of(self._json(_path(run, "histogram"), query))
 
     def figure(

@@ -24,7 +24,7 @@ _MOST_STEPS = 4000
 _CELLS = 1 << 18
 """Layers times steps of a piece: 1 MiB for each metric."""
 _POINTS = 20_000
-_HISTOGRAM_STEPS = 4096
+_HISTOGRAM_STEPS = _MOST_STEPS
 
 F32 = npt.NDArray[np.float32]
 
@@ -121,7 +121,9 @@ class Selection:
             for layer in self._layers:
                 for first in range(self._first, self._last + 1, _HISTOGRAM_STEPS):
                     last = min(first + _HISTOGRAM_STEPS - 1, self._last)
-                    found = self._source.histogram(self.run, layer, kind=kind, first=first, last=last)
+                    found = self._source.histogram(
+                        self.run, layer, kind=kind, first=first, last=last, columns=_MOST_STEPS
+                    )
                     if len(found.first_steps):
                         yield found
 

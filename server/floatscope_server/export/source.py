@@ -55,7 +55,14 @@ class Source(Protocol):
     ) -> HeatMap: ...
 
     def histogram(
-        self, run: str, layer: str, *, kind: str = ..., first: int | None = None, last: int | None = None
+        self,
+        run: str,
+        layer: str,
+        *,
+        kind: str = ...,
+        first: int | None = None,
+        last: int | None = None,
+        columns: int = ...,
     ) -> Histogram: ...
 
 
@@ -121,13 +128,22 @@ class _Folder:
         return HeatMap.of(found.meta(), found.values)
 
     def histogram(
-        self, run: str, layer: str, *, kind: str = "grad", first: int | None = None, last: int | None = None
+        self,
+        run: str,
+        layer: str,
+        *,
+        kind: str = "grad",
+        first: int | None = None,
+        last: int | None = None,
+        columns: int = 600,
     ) -> Histogram:
-        return Histogram.of(
-            self._ask(
-                run, lambda of: layer_histogram(self._session, of, layer=layer, kind=kind, first=first, last=last)
-            )
+        found = self._ask(
+            run,
+            lambda of: layer_histogram(
+                self._session, of, layer=layer, kind=kind, first=first, last=last, columns=columns
+            ),
         )
+        return Histogram.of(found)
 
     def _ask(self, name: str, question: Callable[[Run], _T]) -> _T:
         return question(run_named(self._session, name))
