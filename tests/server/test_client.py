@@ -24,6 +24,8 @@ from tests.needs import needs
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Running
 
+pytestmark = pytest.mark.engines("sqlite")
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
 ABSMAX = np.array([[1.0, 2.0], [4.0, 8.0], [16.0, 65504.0]], np.float32)
 

@@ -23,6 +23,8 @@ from tests.needs import needs
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Running
 
+sqlite = pytest.mark.engines("sqlite")
+
 ABSMAX = np.array([[1.0, 0.1], [4.0, 8.0], [16.0, 3e38], [2.0**-149, np.inf]], np.float32)
 COUNT = np.array([[100, 100], [100, 0], [100, 100], [100, 100]])
 LOSS = [2.0, math.nan, math.inf, 0.1]
@@ -62,25 +64,22 @@ def _histogram(step: int) -> wire.Histograms:
     )
 
 
-@pytest.fixture(params=["server", "data"])
-def exported(
-    request: pytest.FixtureRequest, server: Running, run: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., int]:
-    """Runs the command on the server, and on its store beside it."""
-    settings = server.services.settings
-    where: tuple[str, ...]
-    if request.param == "server":
-        where = ("--server", server.url)
-    elif settings.db is not None:
-        where = ()
-        monkeypatch.setenv("FLOATSCOPE_DB", settings.db)
-    else:
-        where = ("--data", str(settings.data))
+Exported = Callable[..., int]
 
-    def command(*arguments: str, name: str = "run") -> int:
+
+@pytest.fixture
+def exported(server: Running, run: None, monkeypatch: pytest.MonkeyPatch) -> Exported:
+    """Runs the command on the store of a running server; with ``asked=True`` it asks the server."""
+    settings = server.services.settings
+    store: tuple[str, ...] = ("--data", str(settings.data))
+    if settings.db is not None:
+        store = ()
+        monkeypatch.setenv("FLOATSCOPE_DB", settings.db)
+
+    def command(*arguments: str, name: str = "run", asked: bool = False) -> int:
         parser = argparse.ArgumentParser()
         export.configure(parser)
-        return export.run(parser.parse_args([name, *where, *arguments]))
+        return export.run(parser.parse_args([name, *(("--server", server.url) if asked else store), *arguments]))
 
     return command
 
@@ -90,7 +89,7 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_has_what_was_sent(exported: Callable[..., int], tmp_path: Path) -> None:
+def test_csv_has_what_was_sent(exported: Exported, tmp_path: Path) -> None:
     target = tmp_path / "run.csv"
     assert exported("--to", str(target)) == 0
     found = _read(target)
@@ -108,9 +107,13 @@ def test_csv_has_what_was_sent(exported: Callable[..., int], tmp_path: Path) -> 
     np.testing.assert_array_equal([float(row["value"]) for row in scalars], LOSS)
     assert [row["absmax"] for row in scalars] == [""] * 4
     assert sum(row["kind"] == "act" for row in found) == 8
+    other = tmp_path / "asked.csv"
+    assert exported("--to", str(other), asked=True) == 0
+    assert other.read_bytes() == target.read_bytes()
 
 
-def test_what_is_chosen_is_all_there_is(exported: Callable[..., int], tmp_path: Path) -> None:
+@sqlite
+def test_what_is_chosen_is_all_there_is(exported: Exported, tmp_path: Path) -> None:
     target = tmp_path / "run.csv"
     chosen = ("--kinds", "grad,scalar", "--metrics", "rms,headroom", "--layers", "a", "--from", "1", "--until", "2")
     assert exported("--to", str(target), *chosen) == 0
@@ -123,9 +126,8 @@ def test_what_is_chosen_is_all_there_is(exported: Callable[..., int], tmp_path: 
     assert {row["step"] for row in found} == {"1", "2"}
 
 
-def test_pieces_join_without_a_seam(
-    exported: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@sqlite
+def test_pieces_join_without_a_seam(exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, pieces = tmp_path / "whole.csv", tmp_path / "pieces.csv"
     assert exported("--to", str(whole), "--kinds", "grad,act") == 0
     monkeypatch.setattr(rows, "_CELLS", 6)
@@ -133,7 +135,8 @@ def test_pieces_join_without_a_seam(
     assert pieces.read_bytes() == whole.read_bytes()
 
 
-def test_parquet_has_what_the_csv_has(exported: Callable[..., int], tmp_path: Path) -> None:
+@sqlite
+def test_parquet_has_what_the_csv_has(exported: Exported, tmp_path: Path) -> None:
     needs(find_spec("pyarrow"), "pyarrow")
     parquet, text = tmp_path / "run.parquet", tmp_path / "run.csv"
     assert exported("--to", str(parquet)) == 0
@@ -153,7 +156,8 @@ def test_parquet_has_what_the_csv_has(exported: Callable[..., int], tmp_path: Pa
                 assert str(value) == other[name]
 
 
-def test_tensorboard_reads_its_events(exported: Callable[..., int], tmp_path: Path) -> None:
+@sqlite
+def test_tensorboard_reads_its_events(exported: Exported, tmp_path: Path) -> None:
     needs(find_spec("tensorboardX") and find_spec("tensorboard"), "tensorboardX and tensorboard")
     folder = tmp_path / "events"
     assert exported("--to", str(folder)) == 0
@@ -170,8 +174,9 @@ def test_tensorboard_reads_its_events(exported: Callable[..., int], tmp_path: Pa
     assert first.histogram_value.bucket == [0.0, 3.0, 5.0]
 
 
+@sqlite
 def test_what_is_there_is_kept_unless_forced(
-    exported: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "run.csv"
     target.write_text("mine")
@@ -183,7 +188,8 @@ def test_what_is_there_is_kept_unless_forced(
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
-def test_event_files_are_replaced_and_nothing_else(exported: Callable[..., int], tmp_path: Path) -> None:
+@sqlite
+def test_event_files_are_replaced_and_nothing_else(exported: Exported, tmp_path: Path) -> None:
     needs(find_spec("tensorboardX"), "tensorboardX")
     folder = tmp_path / "events"
     folder.mkdir()
@@ -197,8 +203,9 @@ def test_event_files_are_replaced_and_nothing_else(exported: Callable[..., int],
     assert names[0] != "events.out.tfevents.1.host"
 
 
+@sqlite
 def test_a_full_disk_leaves_no_half_file(
-    exported: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -211,8 +218,9 @@ def test_a_full_disk_leaves_no_half_file(
     assert not list(tmp_path.glob(".*.part"))
 
 
+@sqlite
 def test_a_question_that_cannot_be_answered_is_one_line(
-    exported: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "run.csv")
     cases: list[tuple[tuple[str, ...], str]] = [
@@ -226,13 +234,15 @@ def test_a_question_that_cannot_be_answered_is_one_line(
         assert exported(*arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
-    assert exported("--to", target, name="other") == 2
-    assert "'other'" in capsys.readouterr().err
+    for asked in (True, False):
+        assert exported("--to", target, name="other", asked=asked) == 2
+        assert "'other'" in capsys.readouterr().err
     assert not Path(target).exists()
 
 
+@sqlite
 def test_a_missing_package_is_named_with_the_command(
-    exported: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     monkeypatch.delitem(__import__("sys").modules, "floatscope_server.export.parquet_file", raising=False)

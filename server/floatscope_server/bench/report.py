@@ -112,9 +112,10 @@ def _goals(plan: Plan, results: dict[str, object]) -> list[dict[str, object]]:
         value = results.get(goal.figure)
         if isinstance(value, int | float):
             words, met = goal.verdict(plan, value)
-            rows.append(
-                {"figure": goal.figure, "what": goal.what, "value": value, "unit": goal.unit, "goal": words, "met": met}
-            )
+            row = {"figure": goal.figure, "what": goal.what, "value": value, "unit": goal.unit, "goal": words}
+            # Without what its threads waited for a core.
+            own = results.get(goal.figure.replace("_p", "_own_p", 1))
+            rows.append({**row, "met": met, "own": own if own != value else None})
     return rows
 
 
@@ -175,9 +176,9 @@ def _table(goals: list[dict[str, Any]]) -> list[str]:
     lines = []
     for row in goals:
         verdict = {None: "", True: "meets", False: "misses"}[row["met"]]
-        lines.append(
-            f"  {row['what']:{width}}  {_figure(row['value']):>10} {row['unit']:17} {verdict:6} {row['goal']}".rstrip()
-        )
+        line = f"  {row['what']:{width}}  {_figure(row['value']):>10} {row['unit']:17} {verdict:6} {row['goal']:8}"
+        own = "" if row["own"] is None else f"  {_figure(row['own'])} without waiting for a core"
+        lines.append((line + own).rstrip())
     missed = sum(row["met"] is False for row in goals)
     promised = sum(row["met"] is not None for row in goals)
     return [*lines, f"{promised - missed} of {promised} goals met" + (f", {missed} missed" if missed else "")]

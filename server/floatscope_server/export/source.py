@@ -9,11 +9,12 @@ from typing import Any, Protocol, TypeVar
 from sqlmodel import Session
 
 from floatscope._client._results import HeatMap, Histogram, Series
-from floatscope_server.database import database_of
+from floatscope_server.database import Reader, database_of
 from floatscope_server.jsontext import plain
 from floatscope_server.models import Run
 from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
+from floatscope_server.query.layertable import LayerTables
 from floatscope_server.query.line import run_named
 from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
@@ -73,21 +74,23 @@ def folder(settings: Settings) -> Iterator[Source]:
     reader = database.reader()
     try:
         reader.check()
-        with database.understood(), reader.session() as session:
-            yield _Folder(session)
+        with database.understood():
+            yield _Folder(reader)
     finally:
         reader.close()
 
 
 class _Folder:
-    """Reads one snapshot."""
+    """Each question reads a snapshot of its own: one that is held for an hour would keep a server beside it from
+    bringing its log into the database. The layers are those of the first question."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, store: Reader) -> None:
+        self._store = store
         self._reader = TileReader(_CACHE_BYTES)
+        self._layers = LayerTables(lambda: 0, shared=False)
 
     def run(self, name: str) -> dict[str, Any]:
-        found = plain(self._ask(name, lambda run: show(self._session, self._reader, run)))
+        found = plain(self._ask(name, lambda session, run: show(session, self._reader, run)))
         assert isinstance(found, dict)
         return found
 
@@ -101,7 +104,7 @@ class _Folder:
         points: int = 1000,
     ) -> dict[str, Series]:
         found = self._ask(
-            run, lambda of: scalar_series(self._session, of, names=names, first=first, last=last, points=points)
+            run, lambda session, of: scalar_series(session, of, names=names, first=first, last=last, points=points)
         )
         return {each.name: Series.of(each.meta(), each.arrays()) for each in found}
 
@@ -124,7 +127,7 @@ class _Folder:
             columns=columns,
             names=None if layers is None else tuple(layers),
         )
-        found = self._ask(run, lambda of: heat_map(self._session, self._reader, of, asked))
+        found = self._ask(run, lambda session, of: heat_map(session, self._reader, of, asked))
         return HeatMap.of(found.meta(), found.values)
 
     def histogram(
@@ -139,11 +142,13 @@ class _Folder:
     ) -> Histogram:
         found = self._ask(
             run,
-            lambda of: layer_histogram(
-                self._session, of, layer=layer, kind=kind, first=first, last=last, columns=columns
+            lambda session, of: layer_histogram(
+                session, of, layer=layer, kind=kind, first=first, last=last, columns=columns
             ),
         )
         return Histogram.of(found)
 
-    def _ask(self, name: str, question: Callable[[Run], _T]) -> _T:
-        return question(run_named(self._session, name))
+    def _ask(self, name: str, question: Callable[[Session, Run], _T]) -> _T:
+        with self._store.session() as session:
+            self._layers.attach(session, 0)
+            return question(session, run_named(session, name))
