@@ -25,6 +25,7 @@ from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.keeper import Keeper
 from floatscope_server.store.sealer import Sealer
 from floatscope_server.store.series_thread import SeriesThread
 
@@ -55,6 +56,9 @@ class Services:
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
+        self.keeper = Keeper(self.store)
+        self.sealer.between = self.keeper.step
+        self.reader.on_damaged = self.keeper.damaged
         self.outbox = Outbox(self.store, settings)
         self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 import torch
 
-from floatscope._stats import _layout
+from floatscope._stats import Rows, _layout
 from floatscope._stats._layout import Layouts
+from floatscope._stats._rtc_variant import RtcPlan, RtcVariant, Shape
 
 
 def tensors(count: int = 3) -> list[torch.Tensor]:
@@ -81,3 +83,43 @@ def test_memory_is_asked_for_once_at_an_address(
     assert known.follow(tensors())
     assert known.follow(lists[1])
     assert known._reached.shape == (3, _layout._REACHED)
+
+
+class Launched:
+    """Of an ``RtcVariant`` what a plan asks for, without a device."""
+
+    tensors, resident, shape, tables = 2, 4, Shape(), torch.zeros(1)
+
+    def __init__(self) -> None:
+        self.addresses: list[int] = []
+
+    @property
+    def driver(self) -> Launched:
+        return self
+
+    def function(self, *_: object) -> None:
+        return None
+
+    def launch(self, launches: Sequence[Any], words: torch.Tensor, hist: torch.Tensor | None) -> None:
+        self.addresses = [address for launch in launches for address in launch.addresses[: launch._tensors.value]]
+
+
+def test_a_launch_reads_the_tensors_of_its_step_after_one_that_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variant, rows = Launched(), Rows(3, "cpu")
+    plan = RtcPlan(cast("RtcVariant", variant), (0, 1, 2))
+    first, then = tensors(), tensors()
+    for those in (first, then, first):
+        plan.run(rows, those, histogram=False)
+        assert sorted(variant.addresses) == sorted(addresses(those))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RtcPlan, "_move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            plan.run(rows, then, histogram=False)
+    plan.run(rows, then, histogram=False)
+    assert sorted(variant.addresses) == sorted(addresses(then))

@@ -239,14 +239,15 @@ class RtcPlan:
         """Of each launch in use, which of the tensors its entries are."""
         self._apart: list[int] = []
         self._layouts: Layouts | None = None
+        self._at_addresses: NDArray[np.uint64] | None = None
+        """What the launches read: after Ctrl-C between the two not what ``_layouts`` has followed to."""
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
         """Merge the statistics of ``tensors[i]`` into its row."""
         layouts = self._layouts
-        before = layouts.addresses if layouts is not None else None
         if layouts is None or not layouts.follow(tensors):
             self._lay_out(tensors)
-        elif layouts.addresses is not before:
+        elif layouts.addresses is not self._at_addresses:
             self._move(layouts.addresses)
         hist = rows.hist if histogram else None
         self._variant.launch(self._launches[: len(self._places)], rows.words, hist)
@@ -274,12 +275,14 @@ class RtcPlan:
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
             launch.set([span for span, _ in group], piece)
-        self._layouts = Layouts(tensors)
+        layouts = Layouts(tensors)
+        self._layouts, self._at_addresses = layouts, layouts.addresses
 
     def _move(self, addresses: NDArray[np.uint64]) -> None:
         """The same tensors elsewhere: a tenth of the work."""
         for launch, places in zip(self._launches, self._places, strict=False):
             launch.addresses[: len(places)] = addresses[places]
+        self._at_addresses = addresses
 
 
 def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]]:

@@ -12,6 +12,7 @@ from sqlmodel import Session, func, select
 from floatscope import wire
 from floatscope_server.jsontext import values_of
 from floatscope_server.models import LayerRow, Run
+from floatscope_server.query.dump_window import DumpWindow
 from floatscope_server.query.fields import AGGREGATES, METRICS, Metric
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import BadQueryError, line_of, span_of
@@ -110,9 +111,15 @@ def most_columns(session: Session, run: Run) -> int:
 
 
 def heat_map(
-    session: Session, reader: TileReader, run: Run, asked: HeatQuestion, *, cell: int | None = None
+    session: Session,
+    reader: TileReader,
+    run: Run,
+    asked: HeatQuestion,
+    *,
+    cell: int | None = None,
+    dump: DumpWindow | None = None,
 ) -> HeatMap:
-    """The heat map of ``run``; ``cell`` instead of the one that fits ``asked.columns``.
+    """The heat map of ``run``, or of a ``dump`` of it; ``cell`` instead of the one that fits ``asked.columns``.
 
     Over the ranks it shows the worst, or what all of them together give where that is something else. Columns are
     whole: the first and the last may reach beyond what was asked for.
@@ -126,8 +133,8 @@ def heat_map(
     shown = [layer for layer in table.ordered if names is None or names & {layer.name, str(layer.index)}]
     line = line_of(session, run.id, asked.attempt)
     source = source_of(session, run.id, f"layer/{asked.kind}")
-    span = span_of(line, asked.first, asked.last)
-    if span is None or source is None:
+    span = span_of(line, asked.first, asked.last) if dump is None else dump.span(asked.first, asked.last)
+    if span is None or (source is None and dump is None):
         cell, starts, shown, resolution, damaged = 1, np.empty(0, np.int64), [], 1, 0
         values = np.empty((0, 0), np.float32)
     else:
@@ -137,9 +144,13 @@ def heat_map(
         wanted = dict.fromkeys(how.wanted(asked.agg))
         if names is None and how.may_lack:
             wanted[_STEPS] = None
-        window = reader.window(
-            session, source, line, first=span[0], last=span[1], cell=cell, wanted=wanted, layers=layers
-        )
+        if dump is not None:
+            window = dump.window(first=span[0], last=span[1], cell=cell, wanted=wanted, layers=layers)
+        else:
+            assert source is not None
+            window = reader.window(
+                session, source, line, first=span[0], last=span[1], cell=cell, wanted=wanted, layers=layers
+            )
         resolution, damaged = window.resolution, window.damaged
         values = how.of(window.planes, asked.agg, limits[layers])
         if names is None:
@@ -155,7 +166,7 @@ def heat_map(
         metric=asked.metric,
         format=asked.chosen,
         agg=asked.agg,
-        attempt=asked.attempt,
+        attempt=asked.attempt if dump is None else dump.attempt,
         first_step=span[0] if span else None,
         last_step=span[1] if span else None,
         cell=cell,

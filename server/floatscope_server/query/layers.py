@@ -12,6 +12,7 @@ from sqlmodel import Session
 from floatscope import wire
 from floatscope_server.models import Run
 from floatscope_server.query.cells import empty_plane
+from floatscope_server.query.dump_window import DumpWindow
 from floatscope_server.query.fields import METRICS, Metric
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.layertable import RunLayers, run_layers
@@ -61,8 +62,10 @@ def layer_series(
     first: int | None,
     last: int | None,
     points: int,
+    dump: DumpWindow | None = None,
 ) -> Reading:
-    """Metrics of one layer in at most ``points`` cells, each with the mean, the least and the largest of its steps."""
+    """Metrics of one layer in at most ``points`` cells, each with the mean, the least and the largest of its steps; of
+    the run, or of a ``dump`` of it."""
     assert run.id is not None
     hows = _metrics(metrics)
     _known_kind(kind)
@@ -71,18 +74,18 @@ def layer_series(
     if found is None:
         raise UnknownLayerError(layer)
     line = line_of(session, run.id, attempt)
-    span = span_of(line, first, last)
+    span = span_of(line, first, last) if dump is None else dump.span(first, last)
     source = source_of(session, run.id, f"layer/{kind}")
     meta: dict[str, object] = {
         "kind": kind,
         "layer": found.name,
         "index": found.index,
         "format": chosen,
-        "attempt": attempt,
+        "attempt": attempt if dump is None else dump.attempt,
         "units": {name: how.unit for name, how in hows.items()},
         "formats": {name: table.formats(kind, chosen, how)[found.index] for name, how in hows.items()},
     }
-    if span is None or source is None:
+    if span is None or (source is None and dump is None):
         return Reading(
             meta={**meta, "first_step": None, "last_step": None, "cell": 1, "resolution": 1, "damaged": 0},
             arrays={
@@ -92,16 +95,14 @@ def layer_series(
         )
     cell = cell_size(*span, points)
     wanted = dict.fromkeys(what for how in hows.values() for agg in _ENVELOPE.values() for what in how.wanted(agg))
-    window = reader.window(
-        session,
-        source,
-        line,
-        first=span[0],
-        last=span[1],
-        cell=cell,
-        wanted=wanted,
-        layers=np.array([found.index], np.intp),
-    )
+    layers = np.array([found.index], np.intp)
+    if dump is not None:
+        window = dump.window(first=span[0], last=span[1], cell=cell, wanted=wanted, layers=layers)
+    else:
+        assert source is not None
+        window = reader.window(
+            session, source, line, first=span[0], last=span[1], cell=cell, wanted=wanted, layers=layers
+        )
     arrays: Arrays = {"steps": np.arange(span[0] // cell, span[1] // cell + 1) * cell}
     for name, how in hows.items():
         limits = table.limits(kind, chosen, how)[[found.index]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Attempt, Run, Stream
+from floatscope_server.store.lifecycle import DELETED
 
 __all__ = [
     "BadQueryError",
@@ -41,7 +42,7 @@ class Stretch:
 
 def run_named(session: Session, name: str) -> Run:
     """The run called ``name``; ``UnknownRunError`` if there is none."""
-    run = session.exec(select(Run).where(Run.name == name)).one_or_none()
+    run = session.exec(select(Run).where(Run.name == name, Run.state != DELETED)).one_or_none()
     if run is None:
         raise UnknownRunError(name)
     return run

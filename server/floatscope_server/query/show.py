@@ -8,7 +8,7 @@ import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
-from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, Writer
+from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
 from floatscope_server.query.devices import device_samples
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
@@ -65,6 +65,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
             "left_out": sum(writer.left_out for writer in writers),
         },
         "sampling": _sampling(session, run),
+        "resolution": _resolution(session, run),
         "gaps": [
             gap.model_dump(exclude={"id", "run_id"})
             for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
@@ -149,6 +150,24 @@ def _told_coverage(session: Session, run: Run) -> dict[str, object]:
             reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
         },
     }
+
+
+def _resolution(session: Session, run: Run) -> list[dict[str, object]]:
+    """Which steps are no longer kept one by one, but in cells of several; around alerts some of them still are."""
+    rows = session.exec(
+        select(Stream, StreamState)
+        .join(StreamState, col(StreamState.stream_id) == col(Stream.id))
+        .where(Stream.run_id == run.id, StreamState.raw_from > 0)
+        .order_by(col(Stream.name), col(StreamState.attempt))
+    )
+    found: list[dict[str, object]] = []
+    for stream, state in rows:
+        assert stream.fan is not None
+        of = {"kind": stream.name.removeprefix("layer/"), "attempt": state.attempt}
+        found.append({**of, "before": state.raw_from, "cell": stream.fan})
+        if state.level1_from:
+            found.append({**of, "before": state.level1_from, "cell": stream.fan**2})
+    return found
 
 
 def _sampling(session: Session, run: Run) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from floatscope_server.query.line import Stretch
 from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
+from floatscope_server.store.repair import Suspect
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.statistics import Agg, Stat
@@ -25,6 +26,10 @@ from floatscope_server.tiles.statistics import Agg, Stat
 __all__ = ["Latest", "Source", "State", "Tail", "TileReader", "Window", "source_of"]
 
 _ONE_STEP = frozenset({Agg.VALUE, Agg.RANK})
+
+
+def _nobody(_: Iterable[Suspect]) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,8 @@ class TileReader:
     def __init__(self, max_bytes: int) -> None:
         self.tiles = TileCache(max_bytes // 2)
         self.frames = FrameCache(max_bytes // 4)
+        self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
+        """Told of tiles that cannot be read; must not block."""
         # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
         self._tail = OpenTail(max_bytes, self.frames)
 
@@ -174,6 +181,8 @@ class TileReader:
                 )
                 sealed.read(source.geometry.level_of(cell), low, end)
                 resolution, damaged = max(resolution, sealed.coarsest), damaged + len(sealed.damaged)
+                if sealed.damaged:
+                    self.on_damaged([Suspect(key.table, key.id) for key in sealed.damaged])
             self._add_tail(session, source, stretch.attempt, state, cells, wanted, layers, low, end)
         return Window(
             first=origin,

@@ -13,7 +13,7 @@ from floatscope_server.query.compare import compared_heat_maps, compared_scalars
 from floatscope_server.query.heatmap import HeatQuestion
 from floatscope_server.query.layers import Reading, latest_values, layer_series, tail_values
 from floatscope_server.query.line import BadQueryError, run_named
-from floatscope_server.query.routes import BLOCK, Accept, FromStep, Known, ToStep, split
+from floatscope_server.query.routes import BLOCK, Accept, FromStep, Known, OfDump, OfRank, ToStep, dumped, split
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
 from floatscope_server.store.parts import MAX_STEP
@@ -46,11 +46,15 @@ async def series_by_name(
     first: FromStep = None,
     last: ToStep = None,
     points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
+    dump: OfDump = None,
+    rank: OfRank = None,
     accept: Accept = "",
     known: Known = "",
 ) -> Response:
     """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
-    return await series(run, layer, services, kind, metrics, format_, attempt, first, last, points, accept, known)
+    return await series(
+        run, layer, services, kind, metrics, format_, attempt, first, last, points, dump, rank, accept, known
+    )
 
 
 @router.get("/runs/{run}/layers/{layer:path}/series", responses=BLOCK)
@@ -65,16 +69,40 @@ async def series(
     first: FromStep = None,
     last: ToStep = None,
     points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
+    dump: OfDump = None,
+    rank: OfRank = None,
     accept: Accept = "",
     known: Known = "",
 ) -> Response:
     """Metrics of a layer over the steps; a cell of several steps has their mean, and the least and the largest."""
-    asked = ("series", run, layer, kind, metrics, format_, attempt, first, last, points, MEDIA_TYPE in accept)
+    asked = (
+        "series",
+        run,
+        layer,
+        kind,
+        metrics,
+        format_,
+        attempt,
+        first,
+        last,
+        points,
+        dump,
+        rank,
+        MEDIA_TYPE in accept,
+    )
 
     def question(session: Session) -> Tagged:
         of = run_named(session, run)
+        held = dumped(session, of, dump, kind=kind, rank=rank)
         tag, settled = window_tag(
-            session, of, store=services.store.epoch, question=asked, kind=kind, attempt=attempt, first=first, last=last
+            session,
+            of,
+            store=services.store.epoch,
+            question=(asked, held and held.size),
+            kind=kind,
+            attempt=attempt,
+            first=first,
+            last=last,
         )
 
         def make() -> Response:
@@ -90,6 +118,7 @@ async def series(
                 first=first,
                 last=last,
                 points=points,
+                dump=held,
             )
             return _response(accept, found)
 
