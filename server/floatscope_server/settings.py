@@ -81,6 +81,9 @@ class Settings:
     cache_bytes: int = 96 * _MIB
     """Decoded telemetry kept for the next query."""
 
+    answer_bytes: int = 16 * _MIB
+    """Answers kept for the next one who asks the same."""
+
     max_body_bytes: int = 2 * _MIB
     """Size of one HTTP request body; a longer one is answered 413."""
 

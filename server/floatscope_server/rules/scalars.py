@@ -107,6 +107,8 @@ class ScalarWindow:
                 self._gradients_in_a_row += now.step >= rules.nonfinite.startup_steps
             else:
                 self._gradients_in_a_row = 0
+        elif now.skipped is False:
+            self._gradients_in_a_row = 0
         if now.grad_norm is not None:
             self._grad_norm.push(now.step, now.grad_norm)
         if now.loss is not None:

@@ -460,11 +460,25 @@ def upgrade() -> None:
     )
     op.create_index("uq_alert_event", "alert_event", ["alert_id", "kind"], unique=True)
     op.create_table(
+        "milestone",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "step"),
+    )
+    op.create_table(
         "stream_state",
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("raw_from", sa.BigInteger(), nullable=False),
+        sa.Column("level1_from", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["stream_id"],
             ["stream.id"],
@@ -502,6 +516,7 @@ def downgrade() -> None:
     op.drop_table("wal_frame")
     op.drop_table("dump_part")
     op.drop_table("stream_state")
+    op.drop_table("milestone")
     with op.batch_alter_table("alert_event", schema=None) as batch_op:
         batch_op.drop_index("uq_alert_event")
 
