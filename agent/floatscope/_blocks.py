@@ -53,10 +53,11 @@ def _table(format_: str, device: torch.device, *, rounds_up: bool) -> _Table:
     """Computed on the device: a copy from the host would be waited for. Powers of two by their bits are exact."""
     limits = format_named(format_)
     exponents = torch.arange(_LEAST, _MOST + 1, device=device)
+    # A training may have made another dtype the default, which holds neither the largest float32 nor the smallest.
+    one = torch.ones(1, dtype=torch.float32, device=device)
     powers = ((exponents + 1023) << 52).view(torch.float64)
 
     def ends(first: float, middle: torch.Tensor, last: float) -> torch.Tensor:
-        one = torch.ones(1, device=device)
         return torch.cat([first * one, middle.to(torch.float32), last * one])
 
     if rounds_up:
@@ -71,8 +72,8 @@ def _table(format_: str, device: torch.device, *, rounds_up: bool) -> _Table:
             ends(_OUTSIDE, -exponents, _OUTSIDE),
         ]
     )
-    one = torch.ones(1, device=device)
-    return _Table(bounds, not rounds_up, rows, torch.cat([one, -one, -one]), torch.full((), torch.nan, device=device))
+    unknown = torch.full((), torch.nan, dtype=torch.float32, device=device)
+    return _Table(bounds, not rounds_up, rows, torch.cat([one, -one, -one]), unknown)
 
 
 @torch.no_grad()
@@ -98,7 +99,7 @@ def _of_rows(rows: torch.Tensor, table: _Table) -> torch.Tensor:
     magnitude = (rows if rows.dtype in _HALVES else rows.to(torch.float32)).reshape(-1, BLOCK).abs()
     place = torch.bucketize(magnitude.amax(1).to(torch.float32), table.bounds, out_int32=True, right=table.closed)
     found = table.rows.index_select(1, place)
-    nonzero = (magnitude != 0).sum(1)
+    nonzero = (magnitude != 0).sum(1, dtype=torch.float32)  # the quotient of integers has the training's default dtype
     # With the zeros among them, of which there are BLOCK - nonzero. No share is positive where no block is usable.
     rounded = (magnitude <= found[0].unsqueeze(1)).sum(1)
     kept = BLOCK - rounded

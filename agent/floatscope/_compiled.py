@@ -21,6 +21,7 @@ from floatscope._config import Config
 from floatscope._device_rows import FromAmax
 from floatscope._fp8_modules import announced
 from floatscope._operators import CAN_SHUN_GRAPHS, GradientReader, OutputRow, Wanted, readers
+from floatscope._own_ops import transformed
 from floatscope._readable import stored_format
 from floatscope._recorder import Recorder
 from floatscope._stats import WORDS, WordAt, variant_for
@@ -63,6 +64,15 @@ class _Gradient(torch.autograd.Function):
         return gradient, None, None
 
 
+def _shown(output: torch.Tensor, words: torch.Tensor, hist: torch.Tensor) -> torch.Tensor:
+    """As a call of its own in the graph: what Dynamo does to trace a ``Function`` warns, which a training may have
+    made an error, and that error would be the training's."""
+    if transformed():
+        return output  # gradients of gradients, or of many at once, and no ``Function`` that could say so
+    shown: torch.Tensor = _Gradient.apply(output, words, hist)  # type: ignore[no-untyped-call]
+    return shown
+
+
 class _RowHook(Unseen):
     """Puts calls of the operators into a graph; in code that is not compiled it does nothing."""
 
@@ -83,10 +93,7 @@ class _RowHook(Unseen):
             torch.ops.floatscope.measure(args[0].detach(), module._floatscope_in_words, module._floatscope_in_hist)
         if not plain or not output.requires_grad:
             return None
-        shown: torch.Tensor = _Gradient.apply(  # type: ignore[no-untyped-call]
-            output, module._floatscope_grad_words, module._floatscope_grad_hist
-        )
-        return shown
+        return _shown(output, module._floatscope_grad_words, module._floatscope_grad_hist)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # In the pickle of a model that pickles itself in a way of its own: something that does nothing.
@@ -123,6 +130,7 @@ class CompiledOutputs:
     def install(self) -> None:
         """Give each layer its rows and the hook. Models that are compiled already do not notice."""
         self._undo.append(conceal())
+        torch._dynamo.allow_in_graph(_shown)  # type: ignore[no-untyped-call]
         for layer, module in self._table.observable():
             if kinds := self._kinds(layer):
                 self._undo.append(module.register_forward_hook(_hooks[kinds]).remove)

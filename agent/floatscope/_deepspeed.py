@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from floatscope._gradients import GradientTap
-from floatscope._patches import observe
+from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
 from floatscope._zero import own_fragment, real_part
 
@@ -101,11 +101,14 @@ class DeepSpeedTap:
     def install(self) -> None:
         """Start observing the classes that are there."""
         for module, (name, _) in _OPTIMIZERS.items():
-            if module in sys.modules:
-                self._undo.append(observe(getattr(sys.modules[module], name), "step", _Step(self)))
-        module, name = _ENGINE
-        if module in sys.modules:
-            self._undo.append(observe(getattr(sys.modules[module], name), "clip_fp32_gradients", _Clip(self)))
+            self._observe(module, name, "step", _Step(self))
+        self._observe(*_ENGINE, "clip_fp32_gradients", _Clip(self))
+
+    def _observe(self, module: str, name: str, method: str, observer: Observer) -> None:
+        # Another version may have other ones, or be half imported; and what is trained need not be DeepSpeed's.
+        cls = getattr(sys.modules.get(module), name, None)
+        if hasattr(cls, method):
+            self._undo.append(observe(cls, method, observer))
 
     def remove(self) -> None:
         """Stop observing."""

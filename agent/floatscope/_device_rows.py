@@ -23,6 +23,8 @@ _NUMBERS = 64
 _PLANS = 256
 """Plans kept: a plan belongs to a list of rows, and a training repeats those. Outputs and operands of 1.3B parameters
 are measured in 110 lists a step."""
+_PLANNED = 1 << 15
+"""Tensors in all of them, each some 400 bytes: experts that no token was sent to make another list in each step."""
 _WORD = 8
 _ROW_HIST = 4 * BINS
 
@@ -130,6 +132,7 @@ class DeviceRows:
         self._leaving: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         """By their length: what of the block, and of the histograms, is copied and cleared when a step ends."""
         self._plans: dict[tuple[int, ...], Plan] = {}
+        self._planned = 0
         self._listed: tuple[tuple[int, ...], Plan] | None = None
         """The newest of them that was asked for: a list of gradients need not be hashed, being the same object."""
         self._begin()
@@ -305,9 +308,12 @@ class DeviceRows:
     def _plan(self, at: tuple[int, ...]) -> Plan:
         plan = self._plans.get(at)
         if plan is None:
-            if len(self._plans) >= _PLANS:
-                self._plans.pop(next(iter(self._plans)))
+            while self._plans and (self._planned + len(at) > _PLANNED or len(self._plans) >= _PLANS):
+                oldest = next(iter(self._plans))
+                del self._plans[oldest]
+                self._planned -= len(oldest)
             plan = self._plans[at] = self.variant.plan(at)
+            self._planned += len(at)
         return plan
 
     def keep(self, value: torch.Tensor, into: Scalar | None = None) -> Slot:

@@ -17,17 +17,33 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["die_with_parent", "end", "leashed"]
+__all__ = ["die_with_parent", "end", "interpreter", "leashed", "unwatched"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h; survives exec
 
 
+def interpreter() -> str:
+    """What runs Python here. ``OSError`` in a bundled application: it would run the training once more instead."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise OSError("there is no Python to start, this is an application that has it inside")
+    return sys.executable
+
+
+def unwatched() -> dict[str, str]:
+    """The environment of a child process: should a training start in it after all, nobody watches that."""
+    return os.environ | {"FLOATSCOPE_DISABLED": "1"}
+
+
 def leashed(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 (those of Popen)
-    """Start ``command`` on a leash, with nothing to read. The thread that does so is the parent: it has to live on."""
+    """Start ``command`` on a leash, with nothing to read. The thread that does so is the parent: it has to live on.
+
+    ``OSError`` where there is no interpreter to start.
+    """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command],
+        [interpreter(), "-I", "-S", __file__, str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        env=unwatched(),
         **options,
     )
 
@@ -58,6 +74,8 @@ def main() -> None:
     """As the module says; ends as COMMAND does."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     signal.signal(signal.SIGTERM, _end_all)
+    # Who waits for it by sigwait has it blocked, and a child process inherits that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     die_with_parent(parent, signal.SIGTERM)
     this = os.getpid()
     child = os.fork()

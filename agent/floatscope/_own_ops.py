@@ -15,7 +15,7 @@ import torch
 
 from floatscope._guard import on_interrupt
 
-__all__ = ["OwnOperations", "backward_runs", "capturing", "why_not_now"]
+__all__ = ["OwnOperations", "backward_runs", "capturing", "transformed", "why_not_now"]
 
 # Found once: after a step's computation each look into torch's dictionaries waits for memory, several times.
 _interpreter = torch._C._functorch.peek_interpreter_stack
@@ -30,9 +30,14 @@ _TRANSFORMED = "inside a function transform (vmap, grad, jvp)"
 _TRACED = "inside a trace (jit.trace, export, make_fx)"
 
 
+def transformed() -> bool:
+    """Whether a function transform (vmap, grad, jvp) is at work."""
+    return _interpreter() is not None
+
+
 def why_not_now() -> str | None:
     """Why tensors have no values to measure at the moment; None when they have."""
-    if _interpreter() is not None:
+    if transformed():
         return _TRANSFORMED
     if _tracing_state() is not None:
         return _TRACED

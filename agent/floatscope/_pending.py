@@ -19,8 +19,8 @@ from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
 from floatscope._operands import scale_from_amax
 from floatscope._packing import yield_the_interpreter
 from floatscope._record import StepRecord, SummaryRows
-from floatscope._recorder import StepBuffer
 from floatscope._stats import RowValues, WordAt
+from floatscope._step_buffer import StepBuffer
 from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
 
 __all__ = ["Pending", "ScaleTrace"]
@@ -120,13 +120,15 @@ class Pending:
         scalars, events = _conclusions(
             self.step, values, scale, self._scales.changed(values.get("loss_scale")), gradients
         )
+        rows_lost = self._rows_lost()
         return StepRecord(
             step=self.step,
             scalars=scalars,
             summaries=tuple(summaries),
-            events=(*self._events, *self._rows_lost(), *events),
+            events=(*self._events, *rows_lost, *events),
             layers=self.layers,
             spare_histograms=self._buffer.wanted.spare,
+            everything=self._buffer.wanted.everything and not rows_lost,
         )
 
     def _rows_lost(self) -> list[wire.Event]:

@@ -178,11 +178,11 @@ class Ranks:
         """Process group, or ranks, and parameters of each wrapper that has all of them hold the same."""
         model = self._model()
         modules: list[Any] = [*model.modules()] if model is not None and torch.distributed.is_available() else []
-        engine = sys.modules.get(_ENGINE)
+        engine: Any = getattr(sys.modules.get(_ENGINE), "DeepSpeedEngine", ())
         for module in modules + [module for known in self._ddp if (module := known()) is not None]:
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 yield module.process_group, module._module_parameters
-            elif engine is not None and isinstance(module, engine.DeepSpeedEngine):
+            elif isinstance(module, engine):
                 yield module.seq_data_parallel_group, module.module.parameters()
         parameters = list(model.parameters()) if model is not None else []
         spread = next((p for p in parameters if is_spread(p)), None)

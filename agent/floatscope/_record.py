@@ -54,6 +54,8 @@ class StepRecord:
     devices: tuple[wire.Device, ...] = ()
     spare_histograms: bool = False
     """The histograms were not due in this step: they are for the flight recorder alone."""
+    everything: bool = False
+    """All that is not switched off was read, because of a closer look, and is here."""
 
     def thinned(self) -> StepRecord:
         """What of the record is sent."""
@@ -124,7 +126,7 @@ class Trouble:
     """The loss or a gradient of ``step`` was not finite.
 
     ``skipped``: beside a finite loss, so that it is the scaler's ordinary work. ``first``: the step before was sound.
-    ``shown``: outputs were read in it, which tell where it came from.
+    ``shown``: outputs were read in it, which tell where it came from, or all that can be, as in compiled code.
     """
 
     step: int

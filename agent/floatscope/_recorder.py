@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from floatscope._batch import Batch
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
-from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot, Transit
+from floatscope._device_rows import DeviceRows, FromAmax, Part, Scalar, Slot
 from floatscope._fp8_modules import BlockCast
 from floatscope._guard import Guard, RefusedValueError
 from floatscope._layers import LayerTable
@@ -24,10 +23,11 @@ from floatscope._own_ops import OwnOperations
 from floatscope._placement import Placement, Ranks
 from floatscope._readable import PLAIN, local_part, stored_format, stored_values, why_not
 from floatscope._record import encodable
-from floatscope._sampling import Sampling, Wanted
+from floatscope._sampling import Sampling
 from floatscope._stats import pieces
+from floatscope._step_buffer import StepBuffer
 
-__all__ = ["Recorder", "StepBuffer"]
+__all__ = ["Recorder"]
 
 _logging = Guard("scalars were logged", charge="step")
 _naming = Guard("a scalar was logged")
@@ -37,45 +37,6 @@ _collecting = Guard("rows were collected")
 _UNTIMED = nullcontext()
 _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
-
-
-@dataclass(slots=True)
-class StepBuffer:
-    """One optimizer step in the making. The first six fields say what is read during it."""
-
-    step: int
-    wanted: Wanted
-    gradients: bool
-    activations: bool
-    weights: bool
-    updates: bool
-    histograms: bool
-    cast_weights: set[int] = field(default_factory=set)
-    """Layers whose weight was measured at its cast."""
-    scalars: dict[str, Scalar] = field(default_factory=dict)
-    """The user's."""
-    own: dict[str, Scalar] = field(default_factory=dict)
-    """Measured here."""
-    loss_scale: Scalar | None = None
-    found_inf: dict[int, list[Scalar]] = field(default_factory=dict)
-    """By optimizer; non-zero where its gradients were not finite and the scaler skips its step."""
-    clip_coefficients: dict[torch.device | None, Scalar] = field(default_factory=dict)
-    """The smallest on each device; None for those that are plain numbers."""
-    raw_loss_nonfinite: dict[torch.device | None, Scalar] = field(default_factory=dict)
-    """Micro-batches whose own loss was not finite, on each device."""
-    parts: dict[torch.device, Sequence[Part]] = field(default_factory=dict)
-    """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
-    transits: dict[torch.device, Transit] = field(default_factory=dict)
-    norm: str = "grad_norm"
-    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
-    framework_norm: Scalar | None = None
-    """The 2-norm by which gradients were clipped."""
-    framework_norm_scaled: bool = False
-    """It carries the loss scale."""
-    framework_norm_of: int = 0
-    """Gradients of ours in it."""
-    lost: str | None = "internal"
-    """Why nothing of a device will come."""
 
 
 class Recorder:

@@ -40,7 +40,8 @@ the sender looks five times a second, and merging them takes some milliseconds o
 
 class Wanted(NamedTuple):
     """What is read in one step. ``spare``: the histograms are taken for the flight recorder only. ``layers``: those of
-    which ``activations`` are read, by names of theirs or of a module around them; empty for all."""
+    which ``activations`` are read, by names of theirs or of a module around them; empty for all. ``everything``: all
+    that is not switched off, because of a closer look."""
 
     gradients: bool
     activations: bool
@@ -49,6 +50,7 @@ class Wanted(NamedTuple):
     histograms: bool
     spare: bool = False
     layers: tuple[str, ...] = ()
+    everything: bool = False
 
 
 class Sampling:
@@ -101,9 +103,11 @@ class Sampling:
             histograms=governor.due("histograms", step),
         )
         if self._looks.left:
-            closer = {kind: True for kind in self._looks.kinds() if governor.every[kind]}
+            kinds = self._looks.kinds()
+            closer = {kind: True for kind in kinds if governor.every[kind]}
             layers = () if due.activations else self._looks.layers()
-            return due._replace(**closer, layers=layers)
+            everything = len(kinds) == len(wire.READINGS) and not layers
+            return due._replace(**closer, layers=layers, everything=everything)
         alone = due.gradients and not (due.activations or due.weights or due.histograms)
         if self._spare and alone and self._typical_s >= _SPARE_STEP_S:
             return due._replace(histograms=True, spare=True)

@@ -19,7 +19,7 @@ class Watch:
         """What there is to say of it: of a row of steps in trouble the first, and those that show more."""
         skipped = bool(record.scalars.get("skipped")) and not _loss_broken(record)
         before, self._broken = self._broken, skipped or _loss_broken(record) or nonfinite(record)
-        shown = any(rows.kind == "act" for rows in record.summaries)
+        shown = record.everything or any(rows.kind == "act" for rows in record.summaries)
         if not self._broken or (before and not shown):
             return None
         return Trouble(step=record.step, skipped=skipped, first=not before, shown=shown)

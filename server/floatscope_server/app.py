@@ -14,12 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import floatscope
-from floatscope_server import focus_routes, health, ingest, live_socket, page, session_routes
+from floatscope_server import focus_routes, health, ingest, live_socket, page, retention_routes, session_routes
 from floatscope_server.alerts import routes as alert_routes
-from floatscope_server.alerts import rule_routes
+from floatscope_server.alerts import rule_routes, silence_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.query import routes as query_routes
+from floatscope_server.query import window_routes
+from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
 from floatscope_server.responses import JSONText, busy, error_body
@@ -31,9 +33,12 @@ __all__ = ["ROUTERS", "create_app"]
 
 ROUTERS = (
     query_routes.router,
+    window_routes.router,
     alert_routes.router,
     rule_routes.router,
+    silence_routes.router,
     focus_routes.router,
+    retention_routes.router,
     session_routes.router,
     ingest.router,
     live_socket.router,
@@ -78,6 +83,8 @@ def create_app(settings: Settings, *, clock: Callable[[], float] = time.time) ->
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(UnknownRunError, _unknown_run)
     app.add_exception_handler(UnknownLayerError, _unknown_layer)
+    app.add_exception_handler(UnknownDumpError, _unknown_dump)
+    app.add_exception_handler(DumpTooLargeError, _dump_too_large)
     app.add_exception_handler(BadQueryError, _bad_query)
     app.add_exception_handler(OverflowError, _out_of_range)
     app.add_exception_handler(Exception, _internal)
@@ -132,6 +139,24 @@ async def _unknown_run(_: Request, error: Exception) -> Response:
 async def _unknown_layer(_: Request, error: Exception) -> Response:
     body = error_body("unknown_layer", f"the run has no layer {str(error)[:60]!r}", "GET the run to list its layers")
     return JSONText(body, status_code=404)
+
+
+async def _unknown_dump(_: Request, error: Exception) -> Response:
+    body = error_body(
+        "unknown_dump",
+        f"the run has no dump {str(error)[:60]!r}, or not any more",
+        "GET the run's dumps to list them",
+    )
+    return JSONText(body, status_code=404)
+
+
+async def _dump_too_large(_: Request, __: Exception) -> Response:
+    body = error_body(
+        "dump_too_large",
+        "what the dump holds of this does not fit one answer",
+        "ask for one `rank`, for one `kind`, or for both",
+    )
+    return JSONText(body, status_code=413)
 
 
 async def _bad_query(_: Request, error: Exception) -> Response:

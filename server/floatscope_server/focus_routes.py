@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from floatscope import wire
-from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError, dump_content, dump_list
-from floatscope_server.query.heatmap import run_layers
+from floatscope_server.query.dumps import dump_content, dump_list
 from floatscope_server.query.histogram import UnknownLayerError
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import JSONText, Refusal
 from floatscope_server.services import Running
@@ -68,7 +68,7 @@ def _attempt_with(session: Session, run: str, names: list[str]) -> int:
     found = run_named(session, run)
     assert found.id is not None
     if names:
-        known = [f"{layer.name}." for layer in run_layers(session, found.id).values()]
+        known = [f"{layer.name}." for layer in run_layers(session, found.id).layers.values()]
         for name in names:
             if not any(layer.startswith(f"{name}.") for layer in known):
                 raise UnknownLayerError(name)
@@ -90,21 +90,6 @@ async def one_dump(
     rank: Annotated[int | None, Query(ge=0, lt=MAX_RANK, description="Of this rank only; of all without it.")] = None,
 ) -> Response:
     """One dump as one object: scalars, statistics, histograms and events of every step in it, by rank."""
-    try:
-        return await services.answer(
-            lambda session: JSONText(dump_content(session, run_named(session, run), dump, kind=kind, rank=rank))
-        )
-    except UnknownDumpError:
-        raise Refusal(
-            404,
-            "unknown_dump",
-            f"the run has no dump {dump[:60]!r}, or not any more",
-            "GET the run's dumps to list them",
-        ) from None
-    except DumpTooLargeError:
-        raise Refusal(
-            413,
-            "dump_too_large",
-            "what the dump holds of this does not fit one answer",
-            "ask for one `rank`, for one `kind`, or for both",
-        ) from None
+    return await services.answer(
+        lambda session: JSONText(dump_content(session, run_named(session, run), dump, kind=kind, rank=rank))
+    )

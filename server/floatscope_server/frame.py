@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,12 @@ class Frame:
             placement=self.placement,
             copy_of=self.copy_of,
         )
+
+    def only(self, names: Collection[str]) -> Frame:
+        """With no other fields than ``names``; nothing is copied."""
+        if self.fields.keys() <= set(names):
+            return self
+        return replace(self, fields={name: field for name, field in self.fields.items() if name in names})
 
     def __getitem__(self, name: str) -> F64:
         """A field as float64; NaN where the agent did not send it."""

@@ -44,7 +44,7 @@ async def metrics(services: Running) -> Response:
         ("viewers", "gauge", "Browsers connected.", len(viewers)),
         ("viewer_queue_messages", "gauge", "Messages waiting for browsers.", sum(v.waiting for v in viewers)),
         ("viewer_dropped_messages", "gauge", "Messages that slow browsers missed.", sum(v.dropped for v in viewers)),
-        ("cache_bytes", "gauge", "Decoded telemetry kept for queries.", services.cache.nbytes),
+        ("cache_bytes", "gauge", "Decoded telemetry kept for queries.", services.reader.nbytes),
     ):
         lines += [f"# HELP floatscope_{name} {text}", f"# TYPE floatscope_{name} {kind}", f"floatscope_{name} {value}"]
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")

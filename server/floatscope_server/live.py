@@ -19,7 +19,7 @@ from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json
 from floatscope_server.observation import Observation
 from floatscope_server.query.fields import METRICS
-from floatscope_server.query.heatmap import log2_limits
+from floatscope_server.query.layertable import log2_limits
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store

@@ -22,6 +22,7 @@ __all__ = [
     "HistTile",
     "LayerRow",
     "Meta",
+    "Milestone",
     "RankEvent",
     "Retention",
     "Run",
@@ -157,6 +158,8 @@ class StreamState(SQLModel, table=True):
     """Columns before ``sealed`` are in tiles, not in ``wal_frame``; it moves in the transaction that writes them.
 
     ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
+    Of tiles that end at ``raw_from`` or before level 0 has gone, but for those around alerts; level 1 with
+    ``level1_from``.
     """
 
     __tablename__ = "stream_state"
@@ -165,6 +168,19 @@ class StreamState(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     sealed: int = Field(default=0, sa_type=BigInteger)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    raw_from: int = Field(default=0, sa_type=BigInteger)
+    level1_from: int = Field(default=0, sa_type=BigInteger)
+
+
+class Milestone(SQLModel, table=True):
+    """How old steps are: those up to ``step`` of an attempt had arrived at ``at``."""
+
+    __tablename__ = "milestone"
+
+    run_id: int = Field(sa_type=BigInteger, primary_key=True, foreign_key="run.id")
+    attempt: int = Field(primary_key=True)
+    step: int = Field(sa_type=BigInteger, primary_key=True)
+    at: datetime
 
 
 class WalFrame(SQLModel, table=True):
@@ -199,14 +215,11 @@ class WalFrame(SQLModel, table=True):
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
-class TileRaw(SQLModel, table=True):
-    """A tile of level 0: ``stat`` and ``agg`` are those of ``tiles.statistics``, ``block`` counts blocks of layers,
-    ``idx`` tiles of steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
+class _Tiled(SQLModel):
+    """``stat`` and ``agg`` are those of ``tiles.statistics``; ``block`` counts blocks of layers, ``idx`` tiles of
+    steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
 
-    __tablename__ = "tile_raw"
-    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    id: int | None = Field(default=None, sa_type=_ID, primary_key=True)
     run_id: int = Field(sa_type=BigInteger)
     stream_id: int = Field(sa_type=BigInteger)
     attempt: int
@@ -215,27 +228,24 @@ class TileRaw(SQLModel, table=True):
     block: int
     idx: int = Field(sa_type=BigInteger)
     flags: int = Field(sa_type=SmallInteger)
-    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    data: bytes = Field(sa_type=LargeBinary)
 
 
-class Tile(SQLModel, table=True):
+class TileRaw(_Tiled, table=True):
+    """A tile of level 0."""
+
+    __tablename__ = "tile_raw"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
+
+
+class Tile(_Tiled, table=True):
     """A tile of a level above 0. ``part`` 1: a part that later tiles complete, ``idx`` counting parts."""
 
     __tablename__ = "tile"
     __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),)
 
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    run_id: int = Field(sa_type=BigInteger)
-    stream_id: int = Field(sa_type=BigInteger)
-    attempt: int
-    stat: int = Field(sa_type=SmallInteger)
-    agg: int = Field(sa_type=SmallInteger)
     level: int = Field(sa_type=SmallInteger)
     part: int = Field(sa_type=SmallInteger)
-    block: int
-    idx: int = Field(sa_type=BigInteger)
-    flags: int = Field(sa_type=SmallInteger)
-    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
 class HistTile(SQLModel, table=True):

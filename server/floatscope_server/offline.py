@@ -12,11 +12,14 @@ from floatscope_server.jsontext import plain
 from floatscope_server.query.line import run_named
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.show import show
+from floatscope_server.query.window import TileReader
 from floatscope_server.settings import Settings
 
 __all__ = ["read_run", "read_runs"]
 
 _T = TypeVar("_T")
+
+_CACHE_BYTES = 32 << 20
 
 
 def read_runs(settings: Settings) -> list[dict[str, Any]]:
@@ -28,7 +31,8 @@ def read_runs(settings: Settings) -> list[dict[str, Any]]:
 
 def read_run(settings: Settings, name: str) -> dict[str, Any]:
     """What ``GET /api/v1/runs/NAME`` answers; ``UnknownRunError`` if there is no such run."""
-    content = plain(_read(settings, lambda session: show(session, run_named(session, name))))
+    reader = TileReader(_CACHE_BYTES)
+    content = plain(_read(settings, lambda session: show(session, reader, run_named(session, name))))
     assert isinstance(content, dict)
     return content
 

@@ -25,9 +25,9 @@ def _fail(text: str) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve as ``args`` say, or back up; 2 if that cannot be done."""
-    if args.backup:
-        return _back_up(args)
+    """Serve as ``args`` say, or back up, check or repair; 2 if that cannot be done."""
+    if args.backup or args.check_store or args.repair_store:
+        return _on_the_store(args)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = Settings.from_env(
@@ -62,20 +62,24 @@ def serve(args: argparse.Namespace) -> int:
         return _serve(settings, listener)
 
 
-def _back_up(args: argparse.Namespace) -> int:
+def _on_the_store(args: argparse.Namespace) -> int:
     try:
         settings = Settings.of_store(data=Path(args.data) if args.data else None, db=args.db)
     except ValueError as error:
         return _fail(str(error))
     try:
         from floatscope_server.database import StoreError, database_of
+        from floatscope_server.store.checking import check, repair
     except ModuleNotFoundError as error:
         return _fail(f'{error.name} is missing; type: pip install "floatscope[server]"')
     try:
-        _say(f"copied to {database_of(settings).backup(Path(args.backup))}")
+        database = database_of(settings)
+        if args.backup:
+            _say(f"copied to {database.backup(Path(args.backup))}")
+            return 0
+        return repair(database, _say) if args.repair_store else check(database, _say)
     except StoreError as error:
         return _fail(str(error))
-    return 0
 
 
 def _serve(settings: Settings, listener: socket.socket) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import anyio.to_thread
-from fastapi import Depends
+from fastapi import Depends, Response
 from sqlmodel import Session
 from starlette.requests import HTTPConnection
 
@@ -18,11 +18,14 @@ from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.auth import Gatekeeper
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
-from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.answers import Answers, Flights, Tagged
+from floatscope_server.query.layertable import LayerTables
 from floatscope_server.query.tails import Tails
+from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
+from floatscope_server.store.keeper import Keeper
 from floatscope_server.store.sealer import Sealer
 from floatscope_server.store.series_thread import SeriesThread
 
@@ -33,7 +36,6 @@ _T = TypeVar("_T")
 _READS = 3
 """Questions answered at once. More would only take the interpreter from ingest: their work is Python's."""
 
-_SEALING = False
 
 _READ_WAIT_S = 5.0
 """For a turn; then the answer is 503."""
@@ -45,12 +47,18 @@ class Services:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.store = Store(settings, clock=clock)
-        self.cache = FrameCache(settings.cache_bytes)
         self.tails = Tails()
         self.series = SeriesThread(self.store)
+        self.reader = TileReader(settings.cache_bytes)
+        self.layers = LayerTables(lambda: self.store.layers_version, shared=settings.postgres)
+        self.answers = Answers(settings.answer_bytes)
+        self._flights = Flights()
         self.live = LiveHub(self.store, settings)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
+        self.keeper = Keeper(self.store)
+        self.sealer.between = self.keeper.step
+        self.reader.on_damaged = self.keeper.damaged
         self.outbox = Outbox(self.store, settings)
         self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
@@ -77,30 +85,43 @@ class Services:
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
-        if _SEALING:
-            self.store.observers.append(self.sealer.observe)
-            self.store.lagging = self.sealer.behind
-            self.sealer.start()
+        self.store.observers.append(self.sealer.observe)
+        self.store.lagging = self.sealer.behind
+        self.sealer.start()
         self.series.start()
         await self.outbox.start()
 
-    async def answer(self, question: Callable[[Session], _T]) -> _T:
+    async def answer(self, question: Callable[[Session], _T], begun: Callable[[], None] = lambda: None) -> _T:
         """What ``question`` returns, asked in a thread with a session on one snapshot.
 
-        Who waits for a turn holds neither thread nor connection. ``Refusal`` (503) if none comes in time.
+        Who waits for a turn holds neither thread nor connection; ``begun`` is called when it has come. ``Refusal``
+        (503) if none comes in time.
         """
         try:
             async with asyncio.timeout(_READ_WAIT_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise busy() from None
+        begun()
         try:
             return await anyio.to_thread.run_sync(self._ask, question, limiter=self._threads)
         finally:
             self._turns.release()
 
+    async def shared(self, key: object, known: str, question: Callable[[Session], Tagged]) -> Response:
+        """The response to ``question``, of which ``key`` has everything that was asked; ``known`` is the header
+        If-None-Match. Those who ask the same at the same time get one answer."""
+
+        def respond(session: Session) -> Response:
+            return self.answers.respond(question(session), known)
+
+        return await self._flights.ask((key, known), lambda begun: self.answer(respond, begun))
+
     def _ask(self, question: Callable[[Session], _T]) -> _T:
+        # Before the snapshot: a layer that comes in between is then read once more, and not missed.
+        version = self.layers.version()
         with self.store.read() as session:
+            self.layers.attach(session, version)
             return question(session)
 
     async def stop(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from floatscope._blocks import BLOCK, block_figures
+from floatscope._blocks import BLOCK, _table, block_figures
 from floatscope._formats import format_named
 
 DTYPES = {"e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
@@ -56,6 +56,27 @@ def test_a_loop_over_the_blocks_gives_the_same(
     figures = block_figures(values, format_, rounds_up=rounds_up)
     assert figures is not None
     assert figures.tolist() == pytest.approx(expected(values, format_, rounds_up=rounds_up), rel=1e-6)
+
+
+@pytest.mark.parametrize("rounds_up", [False, True])
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_the_default_dtype_does_not_matter(default: torch.dtype, rounds_up: bool) -> None:
+    values = torch.ones(4, 32)
+    values[0, 0], values[1], values[2, 1:] = math.inf, 3e38, 0.0
+    values[2, 1:3] = 1e-30  # two of three, which bfloat16 does not hold
+    subnormal = torch.full((1, 32), 2.0**-149)
+    want = [expected(each, "e4m3fn", rounds_up=rounds_up) for each in (values, subnormal)]
+    _table.cache_clear()
+    torch.set_default_dtype(default)
+    try:
+        figures = [block_figures(each, "e4m3fn", rounds_up=rounds_up) for each in (values, subnormal)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+        _table.cache_clear()
+    for got, right in zip(figures, want, strict=True):
+        assert got is not None
+        assert got.dtype == torch.float32
+        assert got.tolist() == pytest.approx(right, rel=1e-6)
 
 
 def test_exponents_at_the_ends_of_e8m0() -> None:

@@ -22,8 +22,6 @@ Attach = Callable[..., tuple[Scope, MemorySink]]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*_Gradient'> should not be instantiated:DeprecationWarning"),
 ]
 
 EVERYTHING = Config(compiled_all_outputs=True, compiled_operands=True, activations_every=1, histograms_every=1)
@@ -177,6 +175,25 @@ def test_gradients_are_told_without_the_loss_scale(attach: Attach) -> None:
         assert operands["act_grad"] == "loss"
         rows.append(sink.row(1, "act_grad", "head"))
     assert rows[0] == pytest.approx(rows[1], nan_ok=True)
+
+
+def gradient_of(model: nn.Module) -> Callable[..., Any]:
+    return torch.func.grad(lambda parameters, x: torch.func.functional_call(model, parameters, x).square().sum())
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_inside_a_function_transform_nothing_is_shown(attach: Attach, vectorised: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    function = gradient_of(model)
+    if vectorised:
+        function = torch.func.vmap(function, in_dims=(None, 0))
+    expected = function(parameters, X)
+    scope, sink = attach(model, config=EVERYTHING)
+    gradients = torch.compile(function, backend="aot_eager", fullgraph=True)(parameters, X)
+    scope.step(loss=1.0)
+    torch.testing.assert_close(gradients, expected)
+    assert sink.row(0, "act_grad", "0") is None
 
 
 class Casting(nn.Linear):

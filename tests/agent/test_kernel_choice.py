@@ -45,6 +45,17 @@ def test_the_golden_tensors_tell_a_wrong_variant() -> None:
     assert "word 0" in str(difference(Wrong(), CPU, some))
 
 
+def test_the_golden_tensors_are_the_same_whatever_is_the_default_dtype() -> None:
+    tensors = golden_tensors()
+    torch.set_default_dtype(torch.float16)
+    try:
+        again = golden_tensors()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [tensor.dtype for tensor in again] == [tensor.dtype for tensor in tensors]
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(again, tensors, strict=True))
+
+
 def test_a_variant_takes_over_and_its_plans_with_it(caplog: pytest.LogCaptureFixture) -> None:
     deferred, rows = Deferred("not yet"), Rows(1, CPU)
     tensors = [torch.randn(50)]

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from floatscope import _leash
+from floatscope._devices._sidecar import Sidecar
 from floatscope._leash import end, leashed
+
+TRAINING = """
+import os, signal
+from floatscope._leash import leashed
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+leashed(["sh", "-c", "echo ready; exec sleep 600"])
+signal.pause()
+"""
 
 
 @pytest.mark.parametrize(
@@ -48,3 +57,28 @@ def test_its_command_ends_with_it(alone: bool) -> None:
         assert process.stdout.read() == b""
     assert process.returncode == -9
     end(process)  # nothing is left to end
+
+
+def test_it_goes_with_a_parent_that_has_sigterm_blocked() -> None:
+    with subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline() == b"ready\n"
+        training.kill()
+        # The pipe ends with the last process that holds it.
+        assert training.stdout.read() == b""
+
+
+def test_a_bundled_application_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(OSError, match="no Python to start"):
+        leashed(["true"])
+    sidecar = Sidecar()
+    sidecar.start()
+    assert sidecar.reason is not None
+    assert "no Python to start" in sidecar.reason
+    assert sidecar.pid is None
+
+
+def test_nobody_watches_a_training_that_starts_in_it() -> None:
+    with leashed(["sh", "-c", "echo $FLOATSCOPE_DISABLED"], stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=50)[0] == b"1\n"

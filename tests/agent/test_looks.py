@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from floatscope._trouble import Watch
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 BUDGET = 0.01
+INTERVALS = [f"{kind}_every" for kind in wire.READINGS]
 
 
 def trouble(step: int = 1000, *, skipped: bool = False, first: bool = True, shown: bool = False) -> Trouble:
@@ -126,7 +128,13 @@ def test_what_was_asked_for_adds_up_kind_by_kind() -> None:
 
 
 def _record(
-    step: int, *kinds: str, loss: float = 1.0, nans: int = 0, skipped: float | None = None, raw: float = 0.0
+    step: int,
+    *kinds: str,
+    loss: float = 1.0,
+    nans: int = 0,
+    skipped: float | None = None,
+    raw: float = 0.0,
+    everything: bool = False,
 ) -> StepRecord:
     fields: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
         "nans": np.array([0, nans]),
@@ -134,7 +142,7 @@ def _record(
     }
     rows = tuple(SummaryRows(kind=kind, layers=np.array([0, 1], "u4"), fields=fields) for kind in kinds)
     scalars = {"loss": loss, "raw_loss_nonfinite": raw} | ({} if skipped is None else {"skipped": skipped})
-    return StepRecord(step=step, scalars=scalars, summaries=rows)
+    return StepRecord(step=step, scalars=scalars, summaries=rows, everything=everything)
 
 
 def test_of_steps_in_trouble_the_first_is_told_and_those_that_show_more() -> None:
@@ -150,6 +158,8 @@ def test_of_steps_in_trouble_the_first_is_told_and_those_that_show_more() -> Non
         _record(7, "grad", "act", skipped=1.0, loss=math.nan),
         _record(8, skipped=0.0),
         _record(9, raw=1.0),
+        _record(10, "grad", raw=1.0),
+        _record(11, "grad", raw=1.0, everything=True),
     ]
     assert [told for record in records if (told := watch.see(record)) is not None] == [
         trouble(1),
@@ -157,7 +167,28 @@ def test_of_steps_in_trouble_the_first_is_told_and_those_that_show_more() -> Non
         trouble(6, skipped=True),
         trouble(7, first=False, shown=True),
         trouble(9),
+        trouble(11, first=False, shown=True),
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"activations_every": 0}, dict.fromkeys(INTERVALS, 0)], ids=len)
+def test_a_training_that_is_broken_for_good_is_looked_at_for_one_step(attach: Attach, options: dict[str, int]) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, overhead_budget=0, first_step=1, **options)
+    watch, looked = Watch(), []
+    for step in range(1, 9):
+        optimizer.zero_grad()
+        loss = model(torch.full((3, 4), math.nan)).sum()
+        loss.backward()
+        optimizer.step()
+        scope.step(loss=loss)
+        (record,) = (record for record in sink.records() if record.step == step)
+        looked.append(record.everything)
+        if (told := watch.see(record)) is not None:
+            sink.said.append(told)
+    # What a record shows is known at the end of the next step, and acted on in the one after that.
+    assert looked == [False, False, True, True, False, False, False, False]
 
 
 def test_outputs_of_some_layers_are_read_where_nothing_is_due(attach: Attach) -> None:

@@ -48,7 +48,7 @@ def test_a_focus_reads_all_that_is_not_switched_off_and_ends() -> None:
     for step in range(1, 7):
         wanted = sampling.wanted(step)
         told.append((wanted, [event.detail["state"] for event in sampling.end_step(step, wanted, sink)]))
-    everything = Wanted(gradients=True, activations=True, weights=False, updates=True, histograms=True)
+    everything = Wanted(gradients=True, activations=True, weights=False, updates=True, histograms=True, everything=True)
     rest = Wanted(gradients=True, activations=False, weights=False, updates=False, histograms=False)
     assert told == [
         (rest, ["begin"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -23,7 +23,7 @@ from floatscope._memory import MemorySink
 from floatscope._record import LostRecord, RecordLostError
 from floatscope._recorder import Recorder
 from floatscope._ring import Extent, Ring
-from floatscope._stats import Reference
+from floatscope._stats import Plan, Reference
 from floatscope._streams import Streams
 from tests.agent.rows_on_the_host import OneStream, Runs, like_a_card, on_the_host
 
@@ -122,6 +122,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     # Ten rows with histograms take 21 KB, the scalars of a step 512 bytes.
     ring = Ring(24 << 10, reserve=1 << 10, allocate=on_the_host)
     scope, sink = attach(model, optimizer, _backend=like_a_card(ring=ring), config=EVERY, updates_every=0)
+    sink.said.append(floatscope.wire.Focus(steps=8))
     for _ in range(8):
         step(model, optimizer, scope)
     full = sink.pending[0].resolve()
@@ -129,6 +130,7 @@ def test_a_full_ring_costs_rows_and_says_so(attach: Attach) -> None:
     rest = [pending.resolve() for pending in sink.pending[1:4]]
     for record in rest:
         assert record.summaries == ()
+        assert not record.everything, "what a closer look asked for is not here"
         assert record.scalars["loss"] > 0, "scalars are small"
         assert [(e.kind, e.detail) for e in record.events if e.kind != "coverage"] == [
             ("rows_lost", {"reason": "transfer_full"})
@@ -286,3 +288,16 @@ def test_lists_that_a_large_model_repeats_are_planned_once() -> None:
         for step in range(2, 10):
             rows.run((first, first + step), [tensor, tensor], histogram=False)
     assert len(rows._plans) <= 256
+
+
+def test_long_lists_that_differ_from_step_to_step_are_not_all_kept() -> None:
+    class Planned(Reference):
+        def plan(self, at: Sequence[int]) -> Plan:
+            return super().plan(at[:1])
+
+    rows, tensor = DeviceRows(torch.device("cpu"), Planned(), capacity=4000), torch.ones(1)
+    for step in range(20):
+        at = tuple(row for row in range(4000) if row != step)  # an expert that got no token
+        rows.run(at, [tensor], histogram=False)
+    assert sum(map(len, rows._plans)) <= 1 << 15
+    assert at in rows._plans

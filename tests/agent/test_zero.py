@@ -91,6 +91,31 @@ def gradient(*values: float) -> list[torch.Tensor]:
     return [torch.tensor([*values, 0.0, 0.0])]
 
 
+@pytest.mark.parametrize("name", ["zero.stage3", "bf16_optimizer", "engine"])
+@pytest.mark.parametrize(
+    "classes", [(), ("DeepSpeedZeroOptimizer_Stage3", "BF16_Optimizer", "DeepSpeedEngine")], ids=len
+)
+def test_a_deepspeed_that_has_other_classes_is_no_matter(
+    attach: Attach,
+    world: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    classes: tuple[str, ...],
+) -> None:
+    module = types.ModuleType(f"deepspeed.runtime.{name}")
+    for cls in classes:
+        setattr(module, cls, type(cls, (), {}))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer)
+    Ranks(model, 0, 2).of("grad", model.weight, model.weight)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    scope.step()
+    assert sink.row(0, "grad", "(model)") is not None
+
+
 def test_padding_is_no_part_of_a_parameter(stage3: Any, model: nn.Linear) -> None:  # noqa: ANN401
     assert local_part(model.weight).tolist() == [1.0] * 6
     assert full_sizes(model) == {id(model.weight): 6}

@@ -21,6 +21,7 @@ _BENCHES = {
     "seal": "turning the tail of a stream into tiles, beside ingest",
     "ingest": "durable ingest over a real WebSocket",
     "engines": "commits of SQLite and PostgreSQL, without a network",
+    "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 
 

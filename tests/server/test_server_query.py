@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,18 +17,19 @@ from floatscope._formats import formats
 from floatscope_server.blocks import pack
 from floatscope_server.frame import Frame
 from floatscope_server.jsontext import is_missing, values_of
-from floatscope_server.query.fields import METRICS, MISSING
-from floatscope_server.query.frames import FrameCache
-from floatscope_server.query.heatmap import HeatMap, heat_map
+from floatscope_server.query.fields import AGGREGATES, METRICS, MISSING
+from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import raw_series, scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.skipped import skipped_steps
+from floatscope_server.query.window import TileReader
 from floatscope_server.rules.limits import Limits, judge
 from floatscope_server.rules.tensors import Block, LayerTable
 from floatscope_server.store import Store
+from tests.server.sealing import seal
 
 if TYPE_CHECKING:
     from tests.server.bodies import Unpack
@@ -37,20 +38,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("kept")
 
 
-def _heat(store: Store, name: str = "run", **options: Any) -> HeatMap:  # noqa: ANN401 - options of heat_map
-    given: dict[str, Any] = {
-        "kind": "grad",
-        "metric": "absmax",
-        "chosen": "auto",
-        "first": None,
-        "last": None,
-        "columns": 600,
-        "rows": None,
-        "names": None,
-        **options,
-    }
-    with store.read() as session:
-        return heat_map(session, FrameCache(1 << 20), run_named(session, name), **given)
+class Heat(Protocol):
+    """The heat map of a run; ``options`` are fields of ``HeatQuestion``."""
+
+    def __call__(self, store: Store, **options: Any) -> HeatMap: ...  # noqa: ANN401
+
+
+@pytest.fixture(params=["open", "sealed"])
+def heat(request: pytest.FixtureRequest) -> Heat:
+    """Reads what is in the tail, or in tiles: everything that is there is sealed before it is read first."""
+    pending = request.param == "sealed"
+
+    def ask(store: Store, **options: Any) -> HeatMap:  # noqa: ANN401
+        nonlocal pending
+        if pending:
+            seal(store)
+            pending = False
+        asked = HeatQuestion(**{"metric": "absmax", **options})
+        with store.read() as session:
+            return heat_map(session, TileReader(1 << 20), run_named(session, "run"), asked)
+
+    return ask
 
 
 def test_missing_is_kept_apart_from_nan(unpack: Unpack) -> None:
@@ -144,7 +152,9 @@ def test_metrics_are_what_their_names_say() -> None:
     assert values_of(METRICS["headroom"].plane(frame, none))[0] == [None] * 4
 
 
-def test_a_spike_of_one_step_is_seen_at_every_zoom_and_over_ranks(store: Store, pen: MakePen, make: Make) -> None:
+def test_a_spike_of_one_step_is_seen_at_every_zoom_and_over_ranks(
+    store: Store, pen: MakePen, make: Make, heat: Heat
+) -> None:
     rng = np.random.default_rng(2)
     steps, layers = 700, 5
     data = rng.lognormal(size=(2, steps, layers)).astype(np.float32)
@@ -155,17 +165,18 @@ def test_a_spike_of_one_step_is_seen_at_every_zoom_and_over_ranks(store: Store, 
             one.deliver(wire.Body(summaries=(make.summaries("grad", start, data[rank, start : start + 50]),)))
     worst = data.max(axis=0)
     for first, last, columns in ((None, None, 600), (None, None, 7), (120, 500, 20), (333, 333, 1), (300, 650, 350)):
-        heat = _heat(store, first=first, last=last, columns=columns)
+        shown = heat(store, first=first, last=last, columns=columns)
         low, high = first or 0, steps - 1 if last is None else last
-        assert len(heat.columns) <= columns
-        assert heat.columns[0] == low // heat.cell * heat.cell
-        for column, start in enumerate(heat.columns.tolist()):
-            inside = worst[max(start, low) : min(start + heat.cell, high + 1)]
-            assert heat.values[:, column].tolist() == inside.max(axis=0).tolist()
-        assert heat.values.max() == np.float32(1e9)
+        assert len(shown.columns) <= columns
+        assert shown.columns[0] == low // shown.cell * shown.cell
+        for column, start in enumerate(shown.columns.tolist()):
+            inside = worst[start : start + shown.cell]  # cells are whole
+            assert shown.values[:, column].tolist() == inside.max(axis=0).tolist()
+        assert shown.columns[-1] == high // shown.cell * shown.cell
+        assert shown.values.max() == np.float32(1e9)
 
 
-def test_a_later_attempt_wins_from_its_first_step_on(store: Store, pen: MakePen, make: Make) -> None:
+def test_a_later_attempt_wins_from_its_first_step_on(store: Store, pen: MakePen, make: Make, heat: Heat) -> None:
     layers = [make.layer(0, "a")]
     for first, steps, value in ((0, 10, 1.0), (6, 8, 2.0), (4, 3, 3.0)):
         pen(store, layers=layers).deliver(
@@ -175,7 +186,7 @@ def test_a_later_attempt_wins_from_its_first_step_on(store: Store, pen: MakePen,
             )
         )
     expected = [1.0] * 4 + [3.0] * 3
-    assert _heat(store).values.tolist() == [expected]
+    assert heat(store).values.tolist() == [expected]
     with store.read() as session:
         run = run_named(session, "run")
         (series,) = scalar_series(session, run, names=["loss"], first=None, last=None, points=100)
@@ -183,7 +194,7 @@ def test_a_later_attempt_wins_from_its_first_step_on(store: Store, pen: MakePen,
     assert series.values.tolist() == expected
 
 
-def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakePen, make: Make) -> None:
+def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakePen, make: Make, heat: Heat) -> None:
     one = pen(store, layers=[make.layer(0, "a")])
     for first, values in ((4, [5.0, 5.0]), (0, [1.0] * 6), (2, [2.0])):
         one.deliver(
@@ -192,11 +203,11 @@ def test_a_step_that_comes_twice_counts_as_it_came_last(store: Store, pen: MakeP
                 scalars=(make.scalars("loss", first, values),),
             )
         )
-    assert _heat(store).values.tolist() == [[1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
+    assert heat(store).values.tolist() == [[1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
 
 
 @pytest.mark.parametrize("jump", [10**6, 10**9, 10**12])
-def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make, jump: int) -> None:
+def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make, jump: int, heat: Heat) -> None:
     one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
     rng = np.random.default_rng(3)
     data = rng.lognormal(size=(3, 4, 100)).astype(np.float32)
@@ -205,30 +216,31 @@ def test_a_jump_of_steps_costs_no_memory(store: Store, pen: MakePen, make: Make,
     for writer, first, plane in zip((one, one, two), (0, 2, jump), data, strict=True):
         writer.deliver(wire.Body(summaries=(make.summaries("grad", first, plane),)))
     tracemalloc.start()
-    heat = _heat(store)
+    shown = heat(store)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20
-    assert len(heat.columns) <= 600
-    assert heat.values[:, 0] == pytest.approx(np.concatenate((data[0, :2], data[1])).max(axis=0))
-    assert heat.values[:, -1] == pytest.approx(data[2].max(axis=0))
-    assert is_missing(heat.values[:, 1:-1]).all()
+    assert len(shown.columns) <= 600
+    assert shown.values[:, 0] == pytest.approx(np.concatenate((data[0, :2], data[1])).max(axis=0))
+    assert shown.values[:, -1] == pytest.approx(data[2].max(axis=0))
+    assert is_missing(shown.values[:, 1:-1]).all()
 
 
-def test_many_layers_get_fewer_columns(store: Store, pen: MakePen, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_layers_get_fewer_columns(
+    store: Store, pen: MakePen, make: Make, monkeypatch: pytest.MonkeyPatch, heat: Heat
+) -> None:
     monkeypatch.setattr("floatscope_server.query.heatmap._MOST_CELLS", 1000)
-    monkeypatch.setattr("floatscope_server.query.heatmap._WINDOW_CELLS", 700)
     one = pen(store, layers=[make.layer(i, f"l{i}") for i in range(100)])
     data = np.random.default_rng(4).lognormal(size=(50, 100)).astype(np.float32)
     for first in range(0, 50, 10):
         one.deliver(wire.Body(summaries=(make.summaries("grad", first, data[first : first + 10]),)))
-    heat = _heat(store)
-    assert (heat.cell, heat.values.shape) == (8, (100, 7))
+    shown = heat(store)
+    assert (shown.cell, shown.values.shape) == (8, (100, 7))
     for column in range(7):
-        assert heat.values[:, column] == pytest.approx(data[8 * column : 8 * column + 8].max(axis=0))
+        assert shown.values[:, column] == pytest.approx(data[8 * column : 8 * column + 8].max(axis=0))
 
 
-def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: MakePen, make: Make) -> None:
+def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: MakePen, make: Make, heat: Heat) -> None:
     one = pen(
         store,
         layers=[
@@ -239,21 +251,21 @@ def test_formats_are_the_layers_own_or_the_one_asked_for(store: Store, pen: Make
     )
     under = np.full((1, 3), 0.25, np.float32)
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[2.0, 2.0, 2.0]], scale=4.0, under=under),)))
-    heat = _heat(store, metric="headroom")
-    assert heat.meta()["layers"] == [
+    shown = heat(store, metric="headroom")
+    assert shown.meta()["layers"] == [
         {"index": 0, "name": "half", "format": "fp16", "scaling": "none", "order": 0},
         {"index": 1, "name": "eight", "format": "e4m3fn", "scaling": "none", "order": 1},
         {"index": 2, "name": "?", "format": None, "scaling": None, "order": 2},
     ]
     bits = [math.log2(65504 / 8), math.log2(448 / 8)]
-    assert heat.values[:2, 0].tolist() == pytest.approx(bits, abs=1e-5)
-    assert is_missing(heat.values[2:])[0, 0]
-    assert _heat(store, metric="headroom", chosen="e5m2").values[:, 0].tolist() == pytest.approx(
+    assert shown.values[:2, 0].tolist() == pytest.approx(bits, abs=1e-5)
+    assert is_missing(shown.values[2:])[0, 0]
+    assert heat(store, metric="headroom", chosen="e5m2").values[:, 0].tolist() == pytest.approx(
         [math.log2(57344 / 8)] * 3, abs=1e-5
     )
-    assert values_of(_heat(store, metric="underflow").values) == [[0.25], [0.25], [None]]
+    assert values_of(heat(store, metric="underflow").values) == [[0.25], [0.25], [None]]
     # Counted in the executed format only: what it would be in another is not made up.
-    assert values_of(_heat(store, metric="underflow", chosen="fp16").values) == [[0.25], [None], [None]]
+    assert values_of(heat(store, metric="underflow", chosen="fp16").values) == [[0.25], [None], [None]]
 
 
 def _layer(index: int, name: str, scaling: str) -> wire.Layer:
@@ -261,34 +273,37 @@ def _layer(index: int, name: str, scaling: str) -> wire.Layer:
     return wire.Layer(index=index, name=name, module_type="Linear", order=index, operands=(operand,))
 
 
-def test_a_limit_that_is_reached_by_design_is_no_worst_headroom(store: Store, pen: MakePen, make: Make) -> None:
+def test_a_limit_that_is_reached_by_design_is_no_worst_headroom(
+    store: Store, pen: MakePen, make: Make, heat: Heat
+) -> None:
     one = pen(store, layers=[_layer(i, name, name) for i, name in enumerate(("loss", "dynamic", "delayed"))])
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[60000.0, 65504.0, 2.0]]),)))
     with store.read() as session:
         (item,) = run_list(session)
     bits = pytest.approx(math.log2(65504 / 2))
     assert item["worst"] == {"headroom": bits, "layer": "delayed", "kind": "grad", "step": 0}
-    loss, dynamic, delayed = _heat(store, metric="headroom").values[:, 0]
+    loss, dynamic, delayed = heat(store, metric="headroom").values[:, 0]
     assert (loss, delayed) == (pytest.approx(math.log2(65504 / 60000), abs=1e-6), bits)
     assert is_missing(np.array([dynamic])).all()
-    assert [row["scaling"] for row in _heat(store).content()["layers"]] == ["loss", "dynamic", "delayed"]  # type: ignore[attr-defined]
+    assert [row["scaling"] for row in heat(store).content()["layers"]] == ["loss", "dynamic", "delayed"]  # type: ignore[attr-defined]
     # Against another format than its own a current scale says something again.
-    assert _heat(store, metric="headroom", chosen="e5m2").values[1, 0] < 0
+    assert heat(store, metric="headroom", chosen="e5m2").values[1, 0] < 0
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.0, math.nan, math.inf, 2.0**-20])
 @pytest.mark.parametrize("amax", [0.0, 3.0, 65504.0])
 def test_rules_and_heat_map_measure_the_same_headroom(
-    store: Store, pen: MakePen, make: Make, scale: float, amax: float
+    store: Store, pen: MakePen, make: Make, scale: float, amax: float, heat: Heat
 ) -> None:
     layers = {0: _layer(0, "a", "delayed")}
     part = make.summaries("grad", 0, [[amax]], scale=scale)
     pen(store, layers=[layers[0]]).deliver(wire.Body(summaries=(part,)))
-    shown = _heat(store, metric="headroom").values
+    shown = heat(store, metric="headroom").values
     rows = Block("grad", Frame.of(part)).rows(0)
     assert rows is not None
     judged = judge(Limits(), LayerTable(layers).operands("grad"), rows, np.zeros(1, np.bool_)).headroom
-    assert np.array_equal(shown[0], judged.astype(np.float32))
+    # A large magnitude is stored by its float32 logarithm.
+    np.testing.assert_allclose(shown[0], judged, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["count", "zeros", "nans", "infs", "absmax"])
@@ -309,7 +324,7 @@ def test_coverage_is_what_the_agent_said_last(store: Store, pen: MakePen) -> Non
 
     def covered() -> Any:  # noqa: ANN401 - JSON
         with store.read() as session:
-            return show(session, run_named(session, "run"))["coverage"]
+            return show(session, TileReader(1 << 20), run_named(session, "run"))["coverage"]
 
     assert (covered()["trainable"], covered()["reasons"]) == (None, {})
     for step, observed in ((0, 1), (100, 2)):
@@ -324,38 +339,40 @@ def test_coverage_is_what_the_agent_said_last(store: Store, pen: MakePen) -> Non
     assert covered()["reasons"] == {"frozen": {"layers": 1, "names": "head"}}
 
 
-@pytest.mark.parametrize("metric", sorted(METRICS))
 @pytest.mark.parametrize("worst", [math.nan, math.inf, 0.0])
 def test_no_metric_is_a_nan_but_that_of_not_observed(
-    store: Store, pen: MakePen, make: Make, metric: str, worst: float
+    store: Store, pen: MakePen, make: Make, heat: Heat, worst: float
 ) -> None:
     one = pen(store, layers=[make.layer(0, "a", ("grad", "fp16"))])
     fields: dict[str, Any] = dict.fromkeys(("absmin", "sum", "sumsq", "scale", "under", "over_high"), worst)
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[worst]], **fields),)))
-    values = _heat(store, metric=metric).values
-    assert (np.isnan(values) == is_missing(values)).all()
+    for metric, agg in itertools.product(METRICS, AGGREGATES):
+        values = heat(store, metric=metric, agg=agg).values
+        assert (np.isnan(values) == is_missing(values)).all(), (metric, agg)
 
 
-def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make) -> None:
+def test_rows_and_names_pick_layers(store: Store, pen: MakePen, make: Make, heat: Heat) -> None:
     one = pen(store, layers=[make.layer(i, f"l{i}", order=4 - i) for i in range(5)])
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[3.0, 9.0, 1.0, 7.0, 2.0]]),)))
-    assert [layer.name for layer in _heat(store).layers] == ["l4", "l3", "l2", "l1", "l0"]
-    assert [layer.name for layer in _heat(store, rows=2).layers] == ["l3", "l1"]
-    assert [layer.name for layer in _heat(store, names=["l0", "3"]).layers] == ["l3", "l0"]
+    assert [layer.name for layer in heat(store).layers] == ["l4", "l3", "l2", "l1", "l0"]
+    assert [layer.name for layer in heat(store, rows=2).layers] == ["l3", "l1"]
+    assert [layer.name for layer in heat(store, names=("l0", "3")).layers] == ["l3", "l0"]
 
 
 @pytest.mark.parametrize("bad", [{"kind": "x"}, {"metric": "x"}, {"chosen": "fp7"}])
-def test_unknown_words_are_answered_with_the_known_ones(store: Store, pen: MakePen, bad: dict[str, str]) -> None:
+def test_unknown_words_are_answered_with_the_known_ones(
+    store: Store, pen: MakePen, bad: dict[str, str], heat: Heat
+) -> None:
     pen(store)
     with pytest.raises(BadQueryError, match="known are"):
-        _heat(store, **bad)
+        heat(store, **bad)
 
 
-def test_an_empty_run_has_an_empty_heat_map(store: Store, pen: MakePen) -> None:
+def test_an_empty_run_has_an_empty_heat_map(store: Store, pen: MakePen, heat: Heat) -> None:
     pen(store)
-    heat = _heat(store)
-    assert heat.content()["values"] == []
-    assert heat.first_step is None
+    shown = heat(store)
+    assert shown.content()["values"] == []
+    assert shown.first_step is None
 
 
 def test_the_envelope_of_a_series_holds_every_extreme(store: Store, pen: MakePen, make: Make) -> None:
@@ -428,7 +445,7 @@ def test_many_skipped_steps_are_looked_up_at_both_ends(store: Store, pen: MakePe
     with store.read() as session:
         run_id = run_named(session, "run").id
         assert run_id is not None
-        found = skipped_steps(session, run_id)
+        found = skipped_steps(session, TileReader(1 << 20), run_id)
     assert [entry["step"] for entry in found] == list(range(0, 2 * steps, 2))
     assert [entry["layer"] for entry in found] == ["b"] * 200 + [None] * 600 + ["b"] * 200
 
@@ -456,7 +473,7 @@ def test_the_layer_of_a_skipped_step_is_where_it_broke_first(
         parts.append(make.summaries(kind, 10, np.ones((3, 3)), nans=nans))
     one.deliver(wire.Body(summaries=tuple(parts), events=(wire.Event(step=11, kind="skipped"),)))
     with store.read() as session:
-        shown = show(session, run_named(session, "run"))
+        shown = show(session, TileReader(1 << 20), run_named(session, "run"))
     assert shown["skipped_steps"] == [{"step": 11, "layer": culprit, "rank": 0}]
 
 
@@ -465,22 +482,13 @@ def test_the_cache_changes_nothing_and_stays_bounded(store: Store, pen: MakePen,
     rng = np.random.default_rng(4)
     for step in range(60):
         one.deliver(wire.Body(summaries=(make.summaries("grad", step, rng.normal(size=(1, 4)) ** 2),)))
-    cache = FrameCache(20_000)
+    reader = TileReader(20_000)
+    asked = HeatQuestion(metric="rms")
     with store.read() as session:
         run = run_named(session, "run")
-        asked: dict[str, Any] = {
-            "kind": "grad",
-            "metric": "rms",
-            "chosen": "auto",
-            "first": None,
-            "last": None,
-            "columns": 600,
-            "rows": None,
-            "names": None,
-        }
-        first = heat_map(session, cache, run, **asked)
-        again = heat_map(session, cache, run, **asked)
-        fresh = heat_map(session, FrameCache(0), run, **asked)
-    assert 0 < cache.nbytes <= 20_000
+        first = heat_map(session, reader, run, asked)
+        again = heat_map(session, reader, run, asked)
+        fresh = heat_map(session, TileReader(0), run, asked)
+    assert 0 < reader.nbytes <= 2 * 20_000
     np.testing.assert_array_equal(first.values, again.values)
     np.testing.assert_array_equal(first.values, fresh.values)

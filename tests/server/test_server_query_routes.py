@@ -126,7 +126,7 @@ def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent,
     assert shown["scalars"]["loss"] == {"n": 1, "last_step": 0, "last": 1.0, "min": 1.0, "max": 1.0}
     assert set(server.json("/api/v1/runs/a%20run/heatmap")) == {
         *("kind", "metric", "format", "unit", "worst", "first_step", "last_step", "cell", "columns", "layers"),
-        "values",
+        *("agg", "attempt", "resolution", "damaged", "values"),
         *("world", "complete_to", "missing_ranks"),
     }
     assert set(server.json("/api/v1/runs/a%20run/scalars")[0]) == {"name", "cell", "n", "steps", "values", "min", "max"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from floatscope import wire
 from floatscope._devices._lines import Sample, decode_line
+from floatscope._leash import interpreter, unwatched
 from floatscope._log import logger
 
 __all__ = ["Sidecar"]
@@ -24,7 +24,6 @@ class Sidecar:
 
     def __init__(self, *, sysfs: Path = Path("/sys"), period_s: float = 1.0) -> None:
         self._command = [
-            sys.executable,
             "-P",  # a random.py in the working directory must not become ours
             "-m",
             "floatscope._devices",
@@ -45,7 +44,12 @@ class Sidecar:
         """Start the process; failing to is a ``reason``, not an error."""
         try:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+                [interpreter(), *self._command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=unwatched(),
             )
         except OSError as error:
             self._give_up(f"the device sidecar could not be started: {error}")

@@ -18,8 +18,9 @@ _TOLERANCE = 1e-6
 
 def golden_tensors() -> list[torch.Tensor]:
     """Tensors on the CPU of every dtype, size class, alignment and kind of value; the same ones each time."""
-    generator = torch.Generator().manual_seed(20)
-    wide = torch.randn(70_003, generator=generator) * torch.randn(70_003, generator=generator).mul(6).exp()
+    generator, fp32 = torch.Generator().manual_seed(20), torch.float32  # whatever the training made the default
+    wide = torch.randn(70_003, generator=generator, dtype=fp32)
+    wide *= torch.randn(70_003, generator=generator, dtype=fp32).mul(6).exp()
     wide[::7], wide[1::1001] = 0.0, -0.0
     bad = wide.clone()
     bad[5], bad[40_000], bad[-1] = math.nan, math.inf, -math.inf
@@ -27,7 +28,8 @@ def golden_tensors() -> list[torch.Tensor]:
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, *FLOAT8):
         tensors += [wide[:5000].to(dtype), bad[:70_001].to(dtype)[3:], wide[:1].to(dtype), wide[:0].to(dtype)]
     tiny = torch.arange(1, 9000, dtype=torch.int32).view(torch.float32)
-    tensors += [tiny, torch.full((9001,), 1e38), torch.full((513,), 1e-30), torch.zeros(4099), tiny.to(torch.float64)]
+    tensors += [torch.full((9001,), 1e38, dtype=fp32), torch.full((513,), 1e-30, dtype=fp32)]
+    tensors += [tiny, torch.zeros(4099, dtype=fp32), tiny.to(torch.float64)]
     codes = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
     return [*tensors, codes.view(torch.bfloat16), codes.view(torch.float16)]
 

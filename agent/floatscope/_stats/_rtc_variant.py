@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_device
 from floatscope._stats._cache import cached, is_cached
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
@@ -239,14 +240,15 @@ class RtcPlan:
         """Of each launch in use, which of the tensors its entries are."""
         self._apart: list[int] = []
         self._layouts: Layouts | None = None
+        self._at_addresses: NDArray[np.uint64] | None = None
+        """What the launches read: after Ctrl-C between the two not what ``_layouts`` has followed to."""
 
     def run(self, rows: Rows, tensors: Sequence[torch.Tensor], *, histogram: bool) -> None:
         """Merge the statistics of ``tensors[i]`` into its row."""
         layouts = self._layouts
-        before = layouts.addresses if layouts is not None else None
         if layouts is None or not layouts.follow(tensors):
             self._lay_out(tensors)
-        elif layouts.addresses is not before:
+        elif layouts.addresses is not self._at_addresses:
             self._move(layouts.addresses)
         hist = rows.hist if histogram else None
         self._variant.launch(self._launches[: len(self._places)], rows.words, hist)
@@ -257,6 +259,8 @@ class RtcPlan:
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         """Fill the launches' arguments."""
         self._layouts = None  # what follows may fail half way
+        for tensor in tensors:
+            require_device(tensor, self._variant.tables.device)
         # One at a time, so that copies of strided tensors do not add up.
         self._apart = [i for i, tensor in enumerate(tensors) if tensor.dtype not in _KINDS or not in_place(tensor)]
         apart = set(self._apart)
@@ -274,12 +278,14 @@ class RtcPlan:
         self._launches += [_Launch(self._variant) for _ in groups[len(self._launches) :]]
         for launch, group in zip(self._launches, groups, strict=False):
             launch.set([span for span, _ in group], piece)
-        self._layouts = Layouts(tensors)
+        layouts = Layouts(tensors)
+        self._layouts, self._at_addresses = layouts, layouts.addresses
 
     def _move(self, addresses: NDArray[np.uint64]) -> None:
         """The same tensors elsewhere: a tenth of the work."""
         for launch, places in zip(self._launches, self._places, strict=False):
             launch.addresses[: len(places)] = addresses[places]
+        self._at_addresses = addresses
 
 
 def _work(tensor: torch.Tensor, row: int) -> Iterator[tuple[torch.Tensor, _Span]]:

@@ -7,13 +7,12 @@ what is wrong, or ``ok``.
 from __future__ import annotations
 
 import faulthandler
-import os
 import subprocess
 import sys
 
 import torch
 
-from floatscope._leash import end, leashed
+from floatscope._leash import end, interpreter, leashed
 from floatscope._stats._golden import difference
 from floatscope._stats._triton import TritonVariant
 
@@ -25,9 +24,8 @@ _SECONDS = 900
 
 def verdict_of_child(name: str, device: str) -> bytes | None:
     """ "ok" or what is wrong with the variant, found by a child process. None if it ran out of time."""
-    command = [sys.executable, "-m", "floatscope._stats._selfcheck", name, device]
-    environment = os.environ | {"FLOATSCOPE_DISABLED": "1"}
-    with leashed(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+    command = [interpreter(), "-m", "floatscope._stats._selfcheck", name, device]
+    with leashed(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             said, errors = child.communicate(timeout=_SECONDS)
         except subprocess.TimeoutExpired:

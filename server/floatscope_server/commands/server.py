@@ -45,6 +45,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="copy the store into a new file, or into a folder, beside a running server or without one, and end",
     )
+    parser.add_argument(
+        "--check-store",
+        action="store_true",
+        help="read everything that is stored, beside a running server or without one, print a line for each damage, "
+        "and end with 1 if there is any",
+    )
+    parser.add_argument(
+        "--repair-store",
+        action="store_true",
+        help="the same without a running server, and mend damaged tiles: made again from finer ones, or dropped",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 import msgspec
 import numpy as np
-from sqlalchemy import Row
+from sqlalchemy import Row, Select
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, func
 
 from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import DumpPart, Run
-from floatscope_server.query.heatmap import run_layers
+from floatscope_server.query.layertable import run_layers
 
-__all__ = ["DumpTooLargeError", "UnknownDumpError", "dump_content", "dump_list"]
+__all__ = ["DumpTooLargeError", "UnknownDumpError", "dump_bodies", "dump_content", "dump_list"]
 
 _MOST_BYTES = 48 << 20
 """Of the statistics, histograms and scalars in one answer. As text they take about three times as much."""
@@ -100,22 +100,54 @@ def dump_content(
     With ``kind`` only the statistics and histograms of that kind of tensor, with ``rank`` only of that rank.
     ``UnknownDumpError`` if there is none, ``DumpTooLargeError`` when it would take the server too much memory.
     """
+    listed = _listed(session, run, name, rank)
+    assert run.id is not None
+    names = {index: layer.name for index, layer in run_layers(session, run.id).layers.items()}
+    room = _Room(_MOST_BYTES)
+    with session.execute(_parts(run, name, rank)) as parts:
+        ranks = [_rank(of_rank, pieces, names, kind, room) for (of_rank, _), pieces in groupby(parts, _writer)]
+    return {**listed, "ranks": ranks}
+
+
+def dump_bodies(
+    session: Session, run: Run, name: str, *, kind: str, rank: int | None, histograms: bool
+) -> Iterator[tuple[int, int, wire.Body]]:
+    """(rank, attempt, body) with nothing but the statistics of ``kind``, or its ``histograms``. Raises as
+    ``dump_content``."""
+    _listed(session, run, name, rank)
+    room = _Room(_MOST_BYTES)
+    with session.execute(_parts(run, name, rank)) as parts:
+        for part in parts:
+            for body in (_BODY.decode(data) for data in _BODIES.decode(part.data)):
+                kept = wire.Body(
+                    summaries=() if histograms else tuple(one for one in body.summaries if one.kind == kind),
+                    histograms=tuple(one for one in body.histograms if one.kind == kind) if histograms else (),
+                )
+                for summary in kept.summaries:
+                    room.take(_ENTRY_BYTES + sum(len(field.data) for field in summary.fields))
+                for histogram in kept.histograms:
+                    room.take(_ENTRY_BYTES + len(histogram.layers) + len(histogram.counts))
+                yield part.rank, part.attempt, kept
+
+
+def _listed(session: Session, run: Run, name: str, rank: int | None) -> dict[str, Any]:
     listed = next((dump for dump in dump_list(session, run) if dump["id"] == name), None)
     if listed is None or listed["removed"] or (rank is not None and rank not in listed["ranks"]):
         raise UnknownDumpError(name)
-    assert run.id is not None
-    names = {index: layer.name for index, layer in run_layers(session, run.id).items()}
-    wanted = (col(DumpPart.run_id) == run.id, col(DumpPart.dump) == name)
-    statement = (
+    return listed
+
+
+def _parts(run: Run, name: str, rank: int | None) -> Select[Any]:
+    return (
         select_columns(DumpPart.__table__)  # type: ignore[attr-defined]
-        .where(*wanted, *(() if rank is None else (col(DumpPart.rank) == rank,)))
+        .where(
+            col(DumpPart.run_id) == run.id,
+            col(DumpPart.dump) == name,
+            *(() if rank is None else (col(DumpPart.rank) == rank,)),
+        )
         .order_by(col(DumpPart.rank), col(DumpPart.writer), col(DumpPart.part))
         .execution_options(yield_per=1)
     )
-    room = _Room(_MOST_BYTES)
-    with session.execute(statement) as parts:
-        ranks = [_rank(of_rank, pieces, names, kind, room) for (of_rank, _), pieces in groupby(parts, _writer)]
-    return {**listed, "ranks": ranks}
 
 
 class _Room:

@@ -1,4 +1,5 @@
-"""Statistics that are derived when read: one plane [steps, layers] of float32 per metric.
+"""Statistics that are derived when read: one plane of float32 per metric, of a frame [steps, layers] or of a window
+[layers, cells].
 
 A cell that was not observed holds the payload ``wire.MISSING_BITS``, and nothing else is a NaN: statistics cover finite
 elements only, and NaNs are counted in ``nonfinite``.
@@ -6,18 +7,20 @@ elements only, and NaNs are counted in ``nonfinite``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from floatscope import wire
 from floatscope_server.frame import Frame, headroom_bits
+from floatscope_server.tiles.codec import MISSING, is_missing
+from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["METRICS", "MISSING", "Metric", "headroom"]
+__all__ = ["AGGREGATES", "METRICS", "MISSING", "Metric", "headroom"]
 
-MISSING = np.array([wire.MISSING_BITS], np.uint32).view(np.float32)[0]
+AGGREGATES = ("worst", "max", "min", "mean")
+"""What a cell shows of its steps."""
 
 Plane = npt.NDArray[np.float32]
 Limits = npt.NDArray[np.float64]
@@ -84,27 +87,67 @@ def _executed(name: str) -> Callable[[Frame, Limits], Plane]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """How a metric is read. ``worst`` is the end that a pooled cell shows.
+    """How a metric is read. ``worst`` is the end that a pooled cell shows. ``stat`` is what is stored of it.
 
-    ``executed`` means that it was counted in the format the layer ran in, and exists in no other. ``merged`` are the
-    fields of which it is made where the worst of the ranks is not what they give together.
+    ``executed`` means that it was counted in the format the layer ran in, and exists in no other; ``may_lack``, that a
+    layer can be observed without it.
     """
 
     unit: str
     worst: str
+    stat: Stat
     plane: Callable[[Frame, Limits], Plane]
     executed: bool = False
-    merged: tuple[str, ...] = ()
+    may_lack: bool = False
+
+    def wanted(self, agg: str) -> tuple[tuple[Stat, Agg], ...]:
+        """The planes of a window from which ``of`` makes the cells; the first says where a layer was observed."""
+        of = self._agg(agg)
+        if self.stat != Stat.LOG2_AMAX:
+            return ((self.stat, of),)
+        # Little headroom is a large magnitude. What is not finite in every step leaves none in any.
+        turned = {Agg.MAX: Agg.MIN, Agg.MIN: Agg.MAX}.get(of, of)
+        return (self.stat, turned), (Stat.NONFINITE, Agg.MAX if of == Agg.MIN else Agg.MIN)
+
+    def of(self, planes: Mapping[tuple[Stat, Agg], npt.NDArray[np.generic]], agg: str, limits: Limits) -> Plane:
+        """The cells [layers, cells] of ``planes``, ``limits`` [layers] being log2 of each layer's largest number."""
+        wanted = self.wanted(agg)
+        values = np.asarray(planes[wanted[0]])
+        if self.stat == Stat.LOG2_AMAX:
+            known = ~np.isnan(limits)
+            bits: Plane = (limits.astype(np.float32)[:, None] - values).astype(np.float32)
+            bits[(np.asarray(planes[wanted[1]]) > 0) & known[:, None]] = -np.inf
+            bits[~known] = MISSING
+            gone = is_missing(values)
+            if gone.any():
+                bits[gone] = MISSING
+            return bits
+        shown = values.astype(np.float32)
+        if self.executed and (unknown := np.isnan(limits)).any():
+            shown = shown.copy() if shown is values else shown
+            shown[unknown] = MISSING
+        return shown
+
+    def _agg(self, agg: str) -> Agg:
+        return {"max": Agg.MAX, "min": Agg.MIN, "mean": Agg.MEAN}[self.worst if agg == "worst" else agg]
+
+
+def _metric(
+    stat: Stat, plane: Callable[[Frame, Limits], Plane], *, unit: str = "", worst: str = "max", executed: bool = False
+) -> Metric:
+    may_lack = stat not in (Stat.LOG2_AMAX, Stat.ABSMAX, Stat.ZERO_SHARE, Stat.NONFINITE)
+    return Metric(unit=unit, worst=worst, stat=stat, plane=plane, executed=executed, may_lack=may_lack)
 
 
 METRICS = {
-    "headroom": Metric(unit="bits", worst="min", plane=headroom),
-    "absmax": Metric(unit="", worst="max", plane=_absmax),
-    "absmin": Metric(unit="", worst="min", plane=_absmin),
-    "rms": Metric(unit="", worst="max", plane=_rms, merged=("nans", "infs", "sumsq")),
-    "mean": Metric(unit="", worst="max", plane=_mean, merged=("nans", "infs", "sum")),
-    "zeros": Metric(unit="share", worst="max", plane=_zeros, merged=("zeros",)),
-    "underflow": Metric(unit="share", worst="max", plane=_executed("under"), executed=True, merged=("under",)),
-    "overflow": Metric(unit="share", worst="max", plane=_executed("over_high"), executed=True, merged=("over_high",)),
-    "nonfinite": Metric(unit="elements", worst="max", plane=_nonfinite, merged=("nans", "infs")),
+    "headroom": _metric(Stat.LOG2_AMAX, headroom, unit="bits", worst="min"),
+    "absmax": _metric(Stat.ABSMAX, _absmax),
+    "absmin": _metric(Stat.ABSMIN, _absmin),
+    "rms": _metric(Stat.RMS, _rms),
+    "mean": _metric(Stat.MEAN, _mean),
+    "zeros": _metric(Stat.ZERO_SHARE, _zeros, unit="share"),
+    "underflow": _metric(Stat.UNDER, _executed("under"), unit="share", executed=True),
+    "overflow": _metric(Stat.OVER_HIGH, _executed("over_high"), unit="share", executed=True),
+    "floor": _metric(Stat.FLOOR, _executed("floor"), unit="share", executed=True),
+    "nonfinite": _metric(Stat.NONFINITE, _nonfinite, unit="elements"),
 }

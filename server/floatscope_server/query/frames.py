@@ -31,6 +31,7 @@ _OVERHEAD = 1000
 class StoredFrame(Generic[_T]):
     """A row of ``wal_frame`` with its decoded content."""
 
+    id: int
     first: int
     n: int
     rank: int
@@ -91,7 +92,7 @@ def stored_frames(
     if rank is not None:
         condition = (*condition, col(WalFrame.rank) == rank)
     statement = (
-        select(col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank), col(WalFrame.attempt), col(WalFrame.data))
+        select(*_KEY, col(WalFrame.data))
         .where(*condition)
         .order_by(col(WalFrame.id))
         .execution_options(yield_per=_BATCH)
@@ -99,7 +100,7 @@ def stored_frames(
     # Whoever asked may stop early; a cursor of PostgreSQL must not stay open.
     with session.execute(statement) as rows:
         for row in rows:
-            yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=decode(row.data))
+            yield _stored(row, decode(row.data))
 
 
 def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -164,7 +165,11 @@ def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> I
         for row in part:
             content = frames[row.id]
             assert content is not None
-            yield StoredFrame(first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=content)
+            yield _stored(row, content)
+
+
+def _stored(row: Row[Any], content: _T) -> StoredFrame[_T]:
+    return StoredFrame(id=row.id, first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=content)
 
 
 _KEY = (col(WalFrame.id), col(WalFrame.attempt), col(WalFrame.first), col(WalFrame.n), col(WalFrame.rank))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from sqlmodel import Session, select
 
 from floatscope import wire
 from floatscope_server.models import LayerRow, Run
+from floatscope_server.query.dump_window import DumpWindow
 from floatscope_server.query.frames import stored_frames
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id
 from floatscope_server.query.pool import cell_size
@@ -31,14 +33,22 @@ class UnknownLayerError(LookupError):
 
 
 def layer_histogram(
-    session: Session, run: Run, *, layer: str, kind: str, first: int | None, last: int | None, columns: int
+    session: Session,
+    run: Run,
+    *,
+    layer: str,
+    kind: str,
+    first: int | None,
+    last: int | None,
+    columns: int,
+    dump: DumpWindow | None = None,
 ) -> dict[str, object]:
     """At most ``columns`` columns, ``cell`` steps each; ``first`` of a column is the bin of ``counts[0]``.
 
     ``cell`` is 1 where every histogram is a column of its own: one for each stretch of steps of which it is stored.
     Else a column is the sum of those that begin in its cell. It adds up the ranks where their rows merge, and is
     ``complete`` when each has reported its own; else it is that of the lowest rank. A stretch that ranks have cut
-    differently is one column.
+    differently is one column. With ``dump`` it is what that holds.
     """
     if kind not in wire.KINDS:
         raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
@@ -49,13 +59,16 @@ def layer_histogram(
     stream = stream_id(session, run.id, f"hist/{kind}")
     low, high = 0 if first is None else first, MAX_STEP if last is None else last
     pieces: list[tuple[Stretch, SealedHistograms, HistRows]] = []
-    for stretch in canonical_line(session, run.id) if stream is not None else []:
+    for stretch in canonical_line(session, run.id) if stream is not None and dump is None else []:
         assert stream is not None
         part = Stretch(attempt=stretch.attempt, first=max(stretch.first, low), last=min(stretch.last, high))
         if part.first <= part.last:
             sealed = SealedHistograms(session, stream, part.attempt, [row.idx // HISTOGRAM_BLOCK])
             pieces.append((part, sealed, tail_rows(session, run, stream, part, row.idx)))
-    cell, found = _rows(pieces, row.idx, columns)
+    if dump is None:
+        cell, found = _rows(pieces, row.idx, columns)
+    else:
+        cell, found = _rows_of(dump, row.idx, low, high, columns)
     starts = starts_of(found.length)
     shown = [
         {
@@ -83,6 +96,16 @@ def tail_rows(session: Session, run: Run, stream: int, part: Stretch, layer: int
     frames = stored_frames(session, stream, part, HISTOGRAMS.decode, longest=MAX_STEPS)
     complete_to = reach_of(session, run, part.attempt).complete_to
     return merge_histograms(((stored.rank, stored.content) for stored in frames), complete_to, layer)
+
+
+def _rows_of(dump: DumpWindow, layer: int, first: int, last: int, columns: int) -> tuple[int, HistRows]:
+    """Those of a dump, as ``_rows``: its ranks have all that they will have."""
+    found = merge_histograms(dump.histograms, MAX_STEP, layer)
+    found = found.take(np.flatnonzero((found.steps >= first) & (found.steps <= last)))
+    if len(found.steps) <= columns:
+        return 1, found
+    cell = cell_size(int(found.steps[0]), int(found.steps[-1]), columns)
+    return cell, found.pooled(cell)
 
 
 def _rows(pieces: list[tuple[Stretch, SealedHistograms, HistRows]], layer: int, columns: int) -> tuple[int, HistRows]:

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Attempt, Run, Stream
+from floatscope_server.store.lifecycle import DELETED
 
-__all__ = ["BadQueryError", "Stretch", "UnknownRunError", "canonical_line", "run_named", "stream_id", "total_span"]
+__all__ = [
+    "BadQueryError",
+    "Stretch",
+    "UnknownRunError",
+    "canonical_line",
+    "line_of",
+    "run_named",
+    "span_of",
+    "stream_id",
+    "total_span",
+]
 
 
 class UnknownRunError(LookupError):
@@ -21,16 +32,17 @@ class BadQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Steps ``first`` to ``last`` (inclusive) belong to ``attempt``."""
+    """Steps ``first`` to ``last`` (inclusive) belong to ``attempt``; ``cut``: it has later ones, which do not."""
 
     attempt: int
     first: int
     last: int
+    cut: bool = False
 
 
 def run_named(session: Session, name: str) -> Run:
     """The run called ``name``; ``UnknownRunError`` if there is none."""
-    run = session.exec(select(Run).where(Run.name == name)).one_or_none()
+    run = session.exec(select(Run).where(Run.name == name, Run.state != DELETED)).one_or_none()
     if run is None:
         raise UnknownRunError(name)
     return run
@@ -48,9 +60,31 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
         assert attempt.last_step is not None
         last = attempt.last_step if end is None else min(attempt.last_step, end)
         if last >= attempt.first_step:
-            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last))
+            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last, cut=last < attempt.last_step))
         end = attempt.first_step - 1 if end is None else min(end, attempt.first_step - 1)
     return sorted(line, key=lambda stretch: stretch.first)
+
+
+def line_of(session: Session, run_id: int, attempt: int | None) -> list[Stretch]:
+    """The canonical line, or ``attempt`` alone as far as it went; ``BadQueryError`` if there is no such."""
+    if attempt is None:
+        return canonical_line(session, run_id)
+    row = session.get(Attempt, (run_id, attempt))
+    if row is None:
+        raise BadQueryError(f"the run has no attempt {attempt}")
+    if row.first_step is None or row.last_step is None:
+        return []
+    return [Stretch(attempt=attempt, first=row.first_step, last=row.last_step)]
+
+
+def span_of(line: list[Stretch], first: int | None, last: int | None) -> tuple[int, int] | None:
+    """What of the steps ``first`` to ``last`` is on ``line``."""
+    whole = total_span(line)
+    if whole is None:
+        return None
+    start = whole[0] if first is None else max(first, whole[0])
+    end = whole[1] if last is None else min(last, whole[1])
+    return (start, end) if start <= end else None
 
 
 def total_span(line: list[Stretch]) -> tuple[int, int] | None:

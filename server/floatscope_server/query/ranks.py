@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import Attempt, Run, Writer
@@ -47,18 +47,26 @@ class Reach:
 
 _SHOWN = 64
 
+# Built once: that takes longer than to run them.
+_WORLD = select(col(Attempt.world)).where(
+    col(Attempt.run_id) == bindparam("run"), col(Attempt.n) == bindparam("attempt")
+)
+_LAST_STEPS = (
+    select(col(Writer.rank), func.max(Writer.last_step))
+    .where(
+        col(Writer.run_id) == bindparam("run"),
+        col(Writer.attempt) == bindparam("attempt"),
+        col(Writer.last_step) >= 0,
+    )
+    .group_by(col(Writer.rank))
+)
+
 
 def reach_of(session: Session, run: Run, attempt: int | None = None) -> Reach:
     """Of the present attempt, or of another one."""
     number = run.attempt if attempt is None else attempt
-    of_attempt = session.get(Attempt, (run.id, number))
-    rows = session.execute(
-        select(col(Writer.rank), func.max(Writer.last_step))
-        .where(
-            col(Writer.run_id) == run.id,
-            col(Writer.attempt) == number,
-            col(Writer.last_step) >= 0,
-        )
-        .group_by(col(Writer.rank))
-    )
-    return Reach(world=run.world if of_attempt is None else of_attempt.world, last_step=dict(rows.all()))
+    connection = session.connection()
+    asked = {"run": run.id, "attempt": number}
+    world = connection.execute(_WORLD, asked).scalar()
+    rows = connection.execute(_LAST_STEPS, asked)
+    return Reach(world=run.world if world is None else world, last_step=dict(rows.all()))

@@ -8,32 +8,50 @@ from fastapi import APIRouter, Header, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
+from floatscope_server.models import Run
+from floatscope_server.query.answers import Tagged, window_tag
 from floatscope_server.query.devices import device_samples, device_series
-from floatscope_server.query.heatmap import heat_map
+from floatscope_server.query.dump_window import DumpWindow, dump_window
+from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
-from floatscope_server.query.line import run_named
+from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.summaries import step_summaries
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
-from floatscope_server.store.parts import MAX_STEP
+from floatscope_server.store.parts import MAX_RANK, MAX_STEP
 
-__all__ = ["router"]
+__all__ = ["BLOCK", "Accept", "FromStep", "Known", "OfDump", "OfRank", "ToStep", "dumped", "router", "split"]
 
 router = APIRouter(prefix="/api/v1", tags=["runs"], default_response_class=JSONText)
 
 FromStep = Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP, description="First step.")]
 ToStep = Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP, description="Last step, inclusive.")]
 Columns = Annotated[int, Query(ge=1, le=4000, description="At most.")]
+OfDump = Annotated[str | None, Query(alias="dump", description="What this flight recorder dump held instead.")]
+OfRank = Annotated[int | None, Query(alias="rank", ge=0, lt=MAX_RANK, description="Of a dump: this rank only.")]
 Accept = Annotated[str, Header(description=f"{MEDIA_TYPE} for typed arrays, else JSON.")]
+Known = Annotated[str, Header(alias="if-none-match", description="ETags of answers that the caller has.")]
 
-_BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
+BLOCK: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {}, "application/json": {}}}}
 
 
-def _split(text: str | None) -> list[str] | None:
-    return None if text is None else [item for item in text.split(",") if item]
+def dumped(
+    session: Session, run: Run, name: str | None, *, kind: str, rank: int | None, histograms: bool = False
+) -> DumpWindow | None:
+    """The dump that was asked for, if any."""
+    if name is None:
+        if rank is not None:
+            raise BadQueryError("`rank` goes with `dump`: ranks are stored as one")
+        return None
+    return dump_window(session, run, name, kind=kind, rank=rank, histograms=histograms)
+
+
+def split(text: str | None) -> tuple[str, ...] | None:
+    """The items of a list by commas."""
+    return None if text is None else tuple(item for item in text.split(",") if item)
 
 
 @router.get("/runs")
@@ -45,10 +63,10 @@ async def runs(services: Running) -> Response:
 @router.get("/runs/{run}")
 async def one_run(run: str, services: Running) -> Response:
     """One run as one object; steps are counted from 0 and ``steps`` is their number."""
-    return await services.answer(lambda session: JSONText(show(session, run_named(session, run))))
+    return await services.answer(lambda session: JSONText(show(session, services.reader, run_named(session, run))))
 
 
-@router.get("/runs/{run}/scalars", responses=_BLOCK)
+@router.get("/runs/{run}/scalars", responses=BLOCK)
 async def scalars(
     run: str,
     services: Running,
@@ -64,7 +82,7 @@ async def scalars(
         found = scalar_series(
             session,
             run_named(session, run),
-            names=_split(names),
+            names=split(names),
             first=first,
             last=last,
             points=points,
@@ -78,7 +96,7 @@ async def scalars(
     return await services.answer(question)
 
 
-@router.get("/runs/{run}/heatmap", responses=_BLOCK)
+@router.get("/runs/{run}/heatmap", responses=BLOCK)
 async def heatmap(
     run: str,
     services: Running,
@@ -90,29 +108,54 @@ async def heatmap(
     columns: Columns = 600,
     rows: Annotated[int | None, Query(ge=1, description="Only the worst so many layers.")] = None,
     layers: Annotated[str | None, Query(description="Layer names or indices by commas.")] = None,
+    agg: Annotated[str, Query(description="worst, max, min or mean of the steps of a cell.")] = "worst",
+    attempt: Annotated[
+        int | None, Query(ge=1, description="This one alone, with steps that were trained again.")
+    ] = None,
+    dump: OfDump = None,
+    rank: OfRank = None,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """Layers in execution order by columns of steps; each cell is the worst step in it, over all ranks."""
+    asked = HeatQuestion(
+        kind=kind,
+        metric=metric,
+        chosen=format_,
+        agg=agg,
+        attempt=attempt,
+        first=first,
+        last=last,
+        columns=columns,
+        rows=rows,
+        names=split(layers),
+    )
 
-    def question(session: Session) -> Response:
-        found = heat_map(
+    key = ("heatmap", run, asked, dump, rank, MEDIA_TYPE in accept)
+
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        held = dumped(session, of, dump, kind=kind, rank=rank)
+        tag, settled = window_tag(
             session,
-            services.cache,
-            run_named(session, run),
+            of,
+            store=services.store.epoch,
+            question=(key, held and held.size),
             kind=kind,
-            metric=metric,
-            chosen=format_,
+            attempt=attempt,
             first=first,
             last=last,
-            columns=columns,
-            rows=rows,
-            names=_split(layers),
         )
-        if MEDIA_TYPE in accept:
-            return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
-        return JSONText(found.content())
 
-    return await services.answer(question)
+        def make() -> Response:
+            found = heat_map(session, services.reader, of, asked, dump=held)
+            if MEDIA_TYPE in accept:
+                return Response(pack(found.meta(), {"values": found.values}), media_type=MEDIA_TYPE)
+            return JSONText(found.content())
+
+        return Tagged(tag=tag, settled=settled, make=make)
+
+    return await services.shared(key, known, question)
 
 
 @router.get("/runs/{run}/summaries")
@@ -126,7 +169,7 @@ async def summaries(
     """The statistics of one step: ``merged`` over the ranks where that can be, else by rank."""
     return await services.answer(
         lambda session: JSONText(
-            step_summaries(session, services.cache, run_named(session, run), kind=kind, step=step, names=_split(layers))
+            step_summaries(session, services.reader, run_named(session, run), kind=kind, step=step, names=split(layers))
         )
     )
 
@@ -140,9 +183,11 @@ async def histogram_by_name(
     first: FromStep = None,
     last: ToStep = None,
     columns: Columns = 600,
+    dump: OfDump = None,
+    rank: OfRank = None,
 ) -> Response:
     """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
-    return await histogram(run, layer, services, kind, first, last, columns)
+    return await histogram(run, layer, services, kind, first, last, columns, dump, rank)
 
 
 @router.get("/runs/{run}/layers/{layer:path}/histogram")
@@ -154,15 +199,19 @@ async def histogram(
     first: FromStep = None,
     last: ToStep = None,
     columns: Columns = 600,
+    dump: OfDump = None,
+    rank: OfRank = None,
 ) -> Response:
     """Exponent histograms of a layer, one column for each that was taken or, where these are more, sums of them."""
-    return await services.answer(
-        lambda session: JSONText(
-            layer_histogram(
-                session, run_named(session, run), layer=layer, kind=kind, first=first, last=last, columns=columns
-            )
+
+    def question(session: Session) -> Response:
+        of = run_named(session, run)
+        held = dumped(session, of, dump, kind=kind, rank=rank, histograms=True)
+        return JSONText(
+            layer_histogram(session, of, layer=layer, kind=kind, first=first, last=last, columns=columns, dump=held)
         )
-    )
+
+    return await services.answer(question)
 
 
 @router.get("/runs/{run}/devices")

@@ -10,6 +10,7 @@ from floatscope_server.alerts.views import alert_tally
 from floatscope_server.models import Run
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.store.glance import Glance
+from floatscope_server.store.lifecycle import DELETED
 
 __all__ = ["run_item", "run_list"]
 
@@ -39,7 +40,7 @@ def run_item(session: Session, run: Run) -> dict[str, object]:
 
 def run_list(session: Session, names: Sequence[str] | None = None) -> list[dict[str, object]]:
     """All runs, or those called ``names``, newest first."""
-    query = select(Run).order_by(col(Run.id).desc())
+    query = select(Run).where(Run.state != DELETED).order_by(col(Run.id).desc())
     if names is not None:
         query = query.where(col(Run.name).in_(names))
     return [run_item(session, run) for run in session.exec(query)]

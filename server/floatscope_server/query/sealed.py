@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,12 @@ from sqlmodel import Session, SQLModel
 from floatscope_server.store.pyramid import Shape
 from floatscope_server.tiles.points import Points, Records, records_of
 
-__all__ = ["Extent", "Sealed", "Shelf", "cover"]
+__all__ = ["Extent", "Sealed", "Shelf", "answering", "cover", "dropped_before"]
 
 _BATCH = 400
 """Values in one IN list."""
+
+_NEVER = 1 << 62
 
 _CHUNK = SQLModel.metadata.tables["scalar_chunk"].c
 # Made once: to build them takes as long as to run them.
@@ -50,11 +52,12 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many points, and the first and last step that has one."""
+    """How many points, and the first and last step that has one. ``coarse``: some are only in records any more."""
 
     n: int
     first: int
     last: int
+    coarse: bool = False
 
 
 def cover(first: int, last: int, levels: Sequence[int], shape: Shape) -> Iterator[tuple[int, int, int]]:
@@ -73,6 +76,31 @@ def cover(first: int, last: int, levels: Sequence[int], shape: Shape) -> Iterato
     yield level, low, high - 1
     if high <= last:
         yield from cover(high, last, lower, shape)
+
+
+def dropped_before(shelves: Mapping[int, Shelf], shape: Shape) -> int:
+    """The step before which level 0 has gone and coarser levels are still there; 0 if it has not."""
+    fine = shelves.get(0)
+    border = int(fine.first[0]) if fine is not None and len(fine.first) else _NEVER
+    coarser = (shelf.first[0] // shape.cell(k) < border // shape.cell(k) for k, shelf in shelves.items() if k)
+    return border if any(coarser) else 0
+
+
+def answering(
+    shelves: Mapping[int, Shelf], shape: Shape, level: int, low: int, high: int
+) -> Iterator[tuple[int, int, int]]:
+    """Level, first and last step of stretches that make up ``low`` to ``high``: of ``level`` as far as it reaches back,
+    and before that of the finest level that does."""
+    own = shelves.get(level)
+    begin = int(own.first[0]) if own is not None and len(own.first) else _NEVER
+    for above in sorted(k for k in shelves if k > level):
+        border = begin // shape.cell(above) * shape.cell(above)
+        if low < border and shelves[above].first[0] < border:
+            yield from answering(shelves, shape, above, low, min(border - 1, high))
+            low = max(low, border)
+            break
+    if low <= high and own is not None:
+        yield level, low, high
 
 
 class Sealed:
@@ -96,7 +124,16 @@ class Sealed:
 
     def extent(self, series: int, first: int, last: int) -> Extent | None:
         """Of the points of steps ``first`` to ``last``; None without any."""
-        shelf = self._shelves.get(series, {}).get(0)
+        shelves = self._shelves.get(series, {})
+        border = dropped_before(shelves, self._shape)
+        if border > first:
+            records = self.records(series, first, min(last, border - 1), self._shape.cell(max(shelves)))
+            fine = self.extent(series, border, last) if border <= last else None
+            if not len(records.steps):
+                return fine
+            known, low, high = int(records.count.sum()), int(records.steps[0]), int(records.last.max())
+            return Extent(known + (fine.n if fine else 0), low, fine.last if fine else high, coarse=True)
+        shelf = shelves.get(0)
         if shelf is None:
             return None
         at = shelf.touching(first, last)
@@ -139,9 +176,10 @@ class Sealed:
         levels = sorted((level for level in shelves if cell % self._shape.cell(level) == 0), reverse=True)
         parts = [Records.none()]
         wanted: list[tuple[int, int, int, npt.NDArray[np.int64]]] = []
-        for level, low, high in cover(first, last, levels, self._shape):
-            shelf = shelves[level]
-            wanted.append((level, low, high, shelf.id[shelf.touching(low, high)]))
+        for stretch in cover(first, last, levels or [0], self._shape):
+            for level, low, high in answering(shelves, self._shape, *stretch):
+                shelf = shelves[level]
+                wanted.append((level, low, high, shelf.id[shelf.touching(low, high)]))
         self._fetch(*(ids for _, _, _, ids in wanted))
         for level, low, high, ids in wanted:
             for number in ids.tolist():

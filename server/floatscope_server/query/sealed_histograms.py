@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from floatscope_server.models import HistTile
-from floatscope_server.query.sealed import Shelf, cover
+from floatscope_server.query.sealed import Shelf, answering, cover, dropped_before
 from floatscope_server.store.shapes import HISTOGRAM_SHAPE
 from floatscope_server.tiles.hist import HistRows
 
@@ -17,6 +17,9 @@ __all__ = ["SealedHistograms"]
 
 _BATCH = 100
 """Tiles read at once: about 4 MB."""
+
+
+_NEVER = 1 << 62
 
 
 class SealedHistograms:
@@ -41,6 +44,9 @@ class SealedHistograms:
 
     def most_rows(self, first: int, last: int) -> int:
         """No block has more rows in this stretch."""
+        if any(dropped_before(levels, HISTOGRAM_SHAPE) > first for levels in self._shelves.values()):
+            # What is only in sums any more cannot be shown row by row.
+            return _NEVER
         return max(
             (int(levels[0].n[_before(levels[0], first, last)].sum()) for levels in self._shelves.values()), default=0
         )
@@ -49,14 +55,20 @@ class SealedHistograms:
         """Steps between which all rows of this stretch begin; None without any."""
         found = [
             (max(first, int(shelf.first[at][0])), min(last, int(shelf.last[at][-1])))
-            for shelf in (levels[0] for levels in self._shelves.values())
+            for levels in self._shelves.values()
+            for shelf in levels.values()
             if len(shelf.id[at := shelf.touching(first, last)])
         ]
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
     def touching(self, first: int, last: int, layer: int | None = None) -> HistRows:
         """The rows that share steps with this stretch, of ``layer`` or of all."""
-        ids = [number for levels in self._shelves.values() for number in levels[0].id[_before(levels[0], first, last)]]
+        ids = [
+            number
+            for levels in self._shelves.values()
+            if 0 in levels
+            for number in levels[0].id[_before(levels[0], first, last)]
+        ]
         return HistRows.latest([HistRows.none(), *self._read(0, ids, 0, last, layer, first)])
 
     def records(self, first: int, last: int, cell: int, layer: int | None = None) -> HistRows:
@@ -64,9 +76,10 @@ class SealedHistograms:
         wanted: dict[tuple[int, int, int], list[int]] = {}
         for shelves in self._shelves.values():
             levels = sorted((level for level in shelves if cell % HISTOGRAM_SHAPE.cell(level) == 0), reverse=True)
-            for level, low, high in cover(first, last, levels, HISTOGRAM_SHAPE):
-                shelf = shelves[level]
-                wanted.setdefault((level, low, high), []).extend(shelf.id[shelf.touching(low, high)].tolist())
+            for stretch in cover(first, last, levels or [0], HISTOGRAM_SHAPE):
+                for level, low, high in answering(shelves, HISTOGRAM_SHAPE, *stretch):
+                    shelf = shelves[level]
+                    wanted.setdefault((level, low, high), []).extend(shelf.id[shelf.touching(low, high)].tolist())
         parts = [HistRows.none()]
         for (level, low, high), ids in wanted.items():
             parts += self._read(level, ids, low, high, layer, None)

@@ -81,7 +81,8 @@ class Piece:
         if found is None:
             return Extent(len(steps), int(steps[0]), int(steps[-1]))
         twice = self.sealed.holding(self.series, self._late.steps)
-        return Extent(found.n + len(steps) - twice, min(found.first, int(steps[0])), max(found.last, int(steps[-1])))
+        first, last = min(found.first, int(steps[0])), max(found.last, int(steps[-1]))
+        return Extent(found.n + len(steps) - twice, first, last, coarse=found.coarse)
 
     def points(self) -> Points:
         """All of them."""
@@ -231,7 +232,7 @@ def pooled_series(name: str, pieces: list[Piece], points: int, shape: Shape) -> 
     if not extents:
         return None
     n = sum(extent.n for extent in extents)
-    if n <= points:
+    if n <= points and not any(extent.coarse for extent in extents):
         all_points = Points.joined([piece.points() for piece in pieces])
         values = all_points.values
         return Series(name=name, cell=1, n=n, steps=all_points.steps, values=values, min=values, max=values)

@@ -8,14 +8,14 @@ import numpy as np
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
-from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, WalFrame, Writer
+from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
 from floatscope_server.query.devices import device_samples
-from floatscope_server.query.heatmap import in_execution_order, run_layers
+from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.series import scalar_figures
 from floatscope_server.query.skipped import skipped_steps
+from floatscope_server.query.window import TileReader, source_of
 from floatscope_server.store.ledger import operands_json
-from floatscope_server.store.replay import SUMMARIES
 
 __all__ = ["show"]
 
@@ -24,13 +24,13 @@ _NEWEST = 64
 _CHANGES = 100
 
 
-def show(session: Session, run: Run) -> dict[str, object]:
+def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
     """Everything about ``run`` that is not a long series."""
     assert run.id is not None
     writers = session.exec(
         select(Writer).where(Writer.run_id == run.id).order_by(col(Writer.attempt), col(Writer.rank))
     ).all()
-    layers = in_execution_order(run_layers(session, run.id))
+    layers = run_layers(session, run.id).ordered
     return {
         "run": run.name,
         "state": run.state,
@@ -54,8 +54,8 @@ def show(session: Session, run: Run) -> dict[str, object]:
             }
             for layer in layers
         ],
-        "coverage": _coverage(session, run, {layer.index: layer.parameters for layer in layers}),
-        "skipped_steps": skipped_steps(session, run.id),
+        "coverage": _coverage(session, reader, run, {layer.index: layer.parameters for layer in layers}),
+        "skipped_steps": skipped_steps(session, reader, run.id),
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
@@ -65,6 +65,7 @@ def show(session: Session, run: Run) -> dict[str, object]:
             "left_out": sum(writer.left_out for writer in writers),
         },
         "sampling": _sampling(session, run),
+        "resolution": _resolution(session, run),
         "gaps": [
             gap.model_dump(exclude={"id", "run_id"})
             for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
@@ -107,20 +108,19 @@ def _lost_by_agent(writer: Writer) -> int:
     return max(writer.dropped, writer.declared)
 
 
-def _coverage(session: Session, run: Run, parameters: dict[int, int]) -> dict[str, object]:
+def _coverage(session: Session, reader: TileReader, run: Run, parameters: dict[int, int]) -> dict[str, object]:
     """How many layers were seen lately, by kind, and which share of the parameters' layers sent gradients."""
     seen: dict[str, set[int]] = {}
-    for stream in session.exec(
-        select(Stream).where(Stream.run_id == run.id, col(Stream.name).startswith("layer/")).order_by(col(Stream.name))
+    layers = np.array(sorted(parameters), np.intp)
+    for name in session.exec(
+        select(Stream.name)
+        .where(Stream.run_id == run.id, col(Stream.name).startswith("layer/"))
+        .order_by(col(Stream.name))
     ):
-        newest = session.exec(
-            select(WalFrame.data)
-            .where(WalFrame.stream_id == stream.id, WalFrame.attempt == run.attempt)
-            .order_by(col(WalFrame.first).desc())
-            .limit(_NEWEST)
-        )
-        layers = [np.frombuffer(SUMMARIES.decode(data).layers, "<u4") for data in newest]
-        seen[stream.name.removeprefix("layer/")] = set(np.concatenate(layers).tolist()) if layers else set()
+        source = source_of(session, run.id or 0, name)
+        assert source is not None
+        latest = reader.latest(session, source, run.attempt, wanted=(), layers=layers)
+        seen[name.removeprefix("layer/")] = set(layers[latest.steps >= 0].tolist())
     weighted = {index for index, count in parameters.items() if count}
     share = len(weighted & seen.get("grad", set())) / len(weighted) if weighted else None
     return {
@@ -150,6 +150,24 @@ def _told_coverage(session: Session, run: Run) -> dict[str, object]:
             reason: {"layers": detail[f"count/{reason}"], "names": detail.get(f"layers/{reason}")} for reason in reasons
         },
     }
+
+
+def _resolution(session: Session, run: Run) -> list[dict[str, object]]:
+    """Which steps are no longer kept one by one, but in cells of several; around alerts some of them still are."""
+    rows = session.exec(
+        select(Stream, StreamState)
+        .join(StreamState, col(StreamState.stream_id) == col(Stream.id))
+        .where(Stream.run_id == run.id, StreamState.raw_from > 0)
+        .order_by(col(Stream.name), col(StreamState.attempt))
+    )
+    found: list[dict[str, object]] = []
+    for stream, state in rows:
+        assert stream.fan is not None
+        of = {"kind": stream.name.removeprefix("layer/"), "attempt": state.attempt}
+        found.append({**of, "before": state.raw_from, "cell": stream.fan})
+        if state.level1_from:
+            found.append({**of, "before": state.level1_from, "cell": stream.fan**2})
+    return found
 
 
 def _sampling(session: Session, run: Run) -> list[dict[str, object]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 from sqlmodel import Session, col, select
 
 from floatscope import wire
+from floatscope_server.frame import Frame
 from floatscope_server.models import StepEvent
-from floatscope_server.query.frames import FrameCache, summary_frames_at
-from floatscope_server.query.heatmap import run_layers
-from floatscope_server.query.line import canonical_line, stream_id
+from floatscope_server.query.frames import summary_frames_at
+from floatscope_server.query.layertable import run_layers
+from floatscope_server.query.line import canonical_line
+from floatscope_server.query.summaries import sealed_frame
+from floatscope_server.query.window import Source, State, TileReader, source_of
 from floatscope_server.rules.producer import Evidence, Producer, find
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
+from floatscope_server.tiles.statistics import Agg, Stat
 
 __all__ = ["skipped_steps"]
 
@@ -22,11 +27,11 @@ _COMPUTED = 200
 """Steps at either end of what the rules have not judged yet for which the layer is looked up meanwhile."""
 
 
-def skipped_steps(session: Session, run_id: int) -> list[dict[str, object]]:
+def skipped_steps(session: Session, reader: TileReader, run_id: int) -> list[dict[str, object]]:
     """[{step, layer, rank}] of the canonical line; ``layer`` is None if every stored summary was finite.
 
     The layer is the one that the alert on the step names: it was stored when the rules judged the step. Where they have
-    not yet, the summaries of the step are read.
+    not yet, the summaries of the step are read; those of a sealed one are what all ranks gave together.
     """
     table: LayerTable | None = None
     found: list[dict[str, object]] = []
@@ -51,34 +56,33 @@ def skipped_steps(session: Session, run_id: int) -> list[dict[str, object]]:
             if not judged:
                 unjudged[step] = found[-1]
         if unjudged:
-            table = table or LayerTable(run_layers(session, run_id))
+            table = table or LayerTable(run_layers(session, run_id).layers)
             steps = list(unjudged)
             if len(steps) > 2 * _COMPUTED:
                 steps = steps[:_COMPUTED] + steps[-_COMPUTED:]
-            for step, (rank, producer) in _culprits(session, table, run_id, stretch.attempt, steps).items():
+            for step, (rank, producer) in _culprits(session, reader, table, run_id, stretch.attempt, steps).items():
                 assert producer.first is not None
                 unjudged[step] |= {"layer": table.name(producer.first), "rank": rank}
     return found
 
 
 def _culprits(
-    session: Session, table: LayerTable, run_id: int, attempt: int, steps: Sequence[int]
+    session: Session, reader: TileReader, table: LayerTable, run_id: int, attempt: int, steps: Sequence[int]
 ) -> dict[int, tuple[int, Producer]]:
     """(rank, producer) of the rank whose own values tell most, the lowest one of several, by step."""
     wanted = np.array(steps, np.int64)
     tensors: dict[int, dict[int, dict[str, Rows]]] = {step: {} for step in steps}
-    cache = FrameCache(0)
     for kind in wire.KINDS:
-        stream = stream_id(session, run_id, f"layer/{kind}")
-        if stream is None:
+        source = source_of(session, run_id, f"layer/{kind}")
+        if source is None:
             continue
-        for stored in summary_frames_at(session, cache, stream, attempt, wanted):
-            block = Block(kind, stored.content)
+        for rank, frame in _frames(session, reader, source, table.size, attempt, wanted):
+            block = Block(kind, frame)
             low, high = np.searchsorted(wanted, (block.first_step, block.first_step + block.steps))
             for step in steps[low:high]:
                 rows = block.rows(step)
                 assert rows is not None
-                of_rank = tensors[step].setdefault(stored.rank, {})
+                of_rank = tensors[step].setdefault(rank, {})
                 of_rank[kind] = of_rank[kind].joined(rows) if kind in of_rank else rows
     found: dict[int, tuple[int, Producer]] = {}
     for step, by_rank in tensors.items():
@@ -95,3 +99,18 @@ def _culprits(
             if producer is not None and (step not in found or producer.certainty > found[step][1].certainty):
                 found[step] = (rank, producer)
     return found
+
+
+def _frames(
+    session: Session, reader: TileReader, source: Source, layers: int, attempt: int, steps: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, Frame]]:
+    """(rank, frame) of what touches ``steps``; the rank of what is sealed is the one of the largest magnitude."""
+    state = source.states.get(attempt, State())
+    sealed = int(np.searchsorted(steps, state.sealed))
+    for step in steps[:sealed].tolist():
+        frame, planes = sealed_frame(session, reader, source, attempt, step, np.arange(layers))
+        ranks = planes[Stat.ABSMAX, Agg.RANK]
+        yield 0 if np.isnan(ranks).all() else int(np.nanmax(ranks)), frame
+    if sealed < len(steps):
+        for stored in summary_frames_at(session, reader.frames, source.stream, attempt, steps[sealed:]):
+            yield stored.rank, stored.content

@@ -55,6 +55,12 @@ Reply = Callable[[wire.ServerMessage], None]
 
 _MAX_REASON = 200
 
+_RUN_DELETED = wire.Refused(
+    code="run_deleted",
+    message="the run was deleted on the server",
+    hint="start the training again to have it observed, or under another name (FLOATSCOPE_RUN)",
+)
+
 # Made once, of tables and not of models: a quarter of the writer's CPU where each block has one step.
 _WRITERS, _RUNS, _ATTEMPTS = (SQLModel.metadata.tables[model.__tablename__] for model in (Writer, Run, Attempt))
 _UPDATE_WRITER = update(_WRITERS).where(_WRITERS.c.id == bindparam("of_id"))
@@ -97,7 +103,9 @@ class Batch:
     def apply(self, writer_id: str, message: wire.AgentMessage, reply: Reply) -> None:
         """Take in a message of a writer that has said hello."""
         known = self._ledger.of_writer(self._session, writer_id)
-        assert known is not None
+        if known is None:
+            self.replies.append((reply, _RUN_DELETED))
+            return
         run, writer = known
         writer.seen_at = self._now
         self.touch(run, writer)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ENDED", "GONE", "STATES", "Sign", "is_failure", "state_of_run"]
+__all__ = ["DELETED", "ENDED", "GONE", "STATES", "Sign", "is_failure", "state_of_run"]
 
 STATES = ("live", "stalled", "finished", "failed", "lost")
 """A run that is lost may come back; finished and failed ones said goodbye."""
 GONE = frozenset({"finished", "failed"})
-ENDED = GONE | {"lost"}
+DELETED = "deleted"
+"""On its way out, and for nobody to see."""
+ENDED = GONE | {"lost", DELETED}
 
 # Goodbyes of a process that ended as it should; any other reason is a failure.
 _FINE = frozenset({"", "finished", "closed", "exit"})

@@ -17,7 +17,7 @@ import numpy as np
 from sqlalchemy import delete, insert
 from sqlmodel import Session, col
 
-from floatscope_server.models import Gap, RankEvent, WalFrame
+from floatscope_server.models import Gap, RankEvent, StreamState, WalFrame
 from floatscope_server.store.climb import Climb, completed, repaired
 from floatscope_server.store.due import Due, layers_of
 from floatscope_server.store.summary_tail import FrameKey, Tail, frames_between
@@ -28,6 +28,7 @@ from floatscope_server.store.tilestore import (
     close_frames,
     delete_parts,
     discard_unsealed,
+    has_raw,
     hold,
     insert_tiles,
     read_planes,
@@ -184,15 +185,15 @@ class Seal:
             if not keys:
                 return False
             due = replace(due, layers=layers_of(session, key.run_id))
-            refused = first + geometry.columns <= key.sealed - MOST_LATE_TILES * geometry.columns
+            refused = _refusal(session, due)
             kinds = (None,) if due.world == 1 else (False, True)
             tails = [
                 Tail(session, keys, geometry, first=first, layers=due.layers, ranks=due.world, same=same)
                 for same in kinds
-                if not refused
+                if refused is None
             ]
-        if refused:
-            self._refuse(due, keys, first + geometry.columns)
+        if refused is not None:
+            self._refuse(due, keys, first + geometry.columns, refused)
             return True
         places: list[tuple[Place, list[TileRow]]] = []
         for block in range(max(tail.blocks for tail in tails)):
@@ -233,8 +234,7 @@ class Seal:
         climb = Climb(key=due.key, geometry=due.geometry, block=block, idx=due.idx)
         yield from repaired(session, climb, raw, changed)
 
-    def _refuse(self, due: Due, keys: Sequence[FrameKey], upto: int) -> None:
-        text = f"more than {MOST_LATE_TILES * due.geometry.columns} steps late"
+    def _refuse(self, due: Due, keys: Sequence[FrameKey], upto: int, text: str) -> None:
         by_rank: dict[int, list[FrameKey]] = {}
         for frame in keys:
             by_rank.setdefault(frame.rank, []).append(frame)
@@ -246,6 +246,18 @@ class Seal:
                 session.add(_gap(due, frames, text))
 
         self._store.write(refused)
+
+
+def _refusal(session: Session, due: Due) -> str | None:
+    """Why what came late cannot be brought into its tile, or None."""
+    end = (due.idx + 1) * due.geometry.columns
+    if end <= due.key.sealed - MOST_LATE_TILES * due.geometry.columns:
+        return f"more than {MOST_LATE_TILES * due.geometry.columns} steps late"
+    state = session.get(StreamState, (due.key.stream_id, due.key.attempt))
+    if state is not None and end <= state.raw_from and not has_raw(session, due.key, due.idx):
+        # What is pooled of several steps cannot be mended with one of them.
+        return "late for steps that are not kept one by one any more"
+    return None
 
 
 def _gap(due: Due, frames: Sequence[FrameKey], reason: str) -> Gap:

@@ -37,6 +37,7 @@ _SWEEP_S = 5.0
 _ADVANCE = 64
 _LATE_S = 2.0
 """Between two patches of a stream, so that what comes late in many small blocks is patched in few."""
+_PAUSE_S = 0.02
 _RETRY_S = 1.0
 _RETRY_AT_MOST_S = 60.0
 
@@ -61,7 +62,8 @@ class _Pause:
 class Sealer:
     """Seals what is due every half a second. ``sealed`` and ``failed`` count tiles since the start.
 
-    ``slack`` is how many of the newest steps of a live run stay in the tail.
+    ``slack`` is how many of the newest steps of a live run stay in the tail. ``between`` does a piece of other work on
+    the tiles between two rounds, and returns whether there was any.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Sealer:
     ) -> None:
         self.sealed = 0
         self.failed = 0
+        self.between: Callable[[], bool] = bool
         self._store = store
         self._lost_after_s = lost_after_s
         self._slack = slack
@@ -151,9 +154,11 @@ class Sealer:
                     done = self._seal_of(self._advanced())
             except Exception as error:  # noqa: BLE001 - logged, and tried again
                 _log.warning("what is due to be sealed could not be read: %s", error, exc_info=not _is_known(error))
+            # Two pieces follow each other with a pause: acknowledgements come first.
+            pause = _PAUSE_S if self.between() else _TICK_S
             with self._wake:
                 if not done and not self._stopping:
-                    self._wake.wait(_TICK_S)
+                    self._wake.wait(pause)
                 if self._stopping:
                     return
 

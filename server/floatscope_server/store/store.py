@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -25,8 +24,10 @@ from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.hello import greet, refusal
+from floatscope_server.store.inbox import Counters, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.removal import condemn
 from floatscope_server.store.replay import replay, replay_since
 
 __all__ = ["Counters", "Store"]
@@ -39,39 +40,9 @@ _TICK_S = 1.0
 _CHECKPOINT_S = 30.0
 """SQLite does so at every 4000 pages; a quiet server must not keep its last ones in the WAL for ever."""
 
-_RETRY_AFTER_S = 5.0
 _HELD_BACK_S = 0.25
 """What a commit waits at most for sealing to catch up."""
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
-
-
-@dataclass(slots=True, kw_only=True)
-class _Incoming:
-    writer: str
-    message: wire.AgentMessage
-    reply: Reply
-    answered: bool = False
-
-    def answer(self, message: wire.ServerMessage) -> None:
-        """Reply, once; a connection that is gone must not stop the writer."""
-        self.answered = True
-        _guarded(self.reply, message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    run: Callable[[Session], object]
-    future: Future[object]
-
-
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """What the writer thread has done since the start."""
-
-    commits: int = 0
-    blocks: int = 0
-    frames: int = 0
-    failed_commits: int = 0
 
 
 class Store:
@@ -92,8 +63,10 @@ class Store:
         self.lagging: Callable[[], bool] = bool
         self.counters = Counters()
         self.epoch = ""
+        self.layers_version = 0
+        """Another one whenever layers have changed, before anybody is told."""
         self._clock = clock
-        self._queue: deque[_Incoming | _Job] = deque()
+        self._queue: deque[Incoming | Job] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -103,7 +76,7 @@ class Store:
         self._settling = False
         self._failing = False
         self._complained = False
-        self._in_hand: list[_Incoming] = []
+        self._in_hand: list[Incoming] = []
         self._committed: dict[str, int] = {}
         """The last seq on disk of each writer that has said hello."""
         self._doubtful: dict[str, int] = {}
@@ -142,20 +115,45 @@ class Store:
 
         ``reply`` is called from the writer thread, once what it answers is on disk; it must not block.
         """
-        self._put(_Incoming(writer=writer_id, message=message, reply=reply))
+        self._put(Incoming(writer=writer_id, message=message, reply=reply))
 
     # What everybody asks.
 
     def write(self, fn: Callable[[Session], _T]) -> _T:
         """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
+
+        def in_transaction(connection: Connection) -> _T:
+            with connection.begin(), Session(connection, expire_on_commit=False) as session:
+                result = fn(session)
+                session.flush()
+            return result
+
+        return self._in_writer(in_transaction)
+
+    def _in_writer(self, run: Callable[[Connection], _T]) -> _T:
         assert threading.current_thread() is not self._thread, "an observer must not wait for the thread it runs in"
-        job = _Job(run=fn, future=Future())
+        job = Job(run=run, future=Future())
         self._put(job)
         return job.future.result()  # type: ignore[return-value]
 
     def settle(self) -> None:
         """Have what was committed brought to its place as soon as nobody waits for the writer."""
         self._settling = True
+
+    def shrink(self, pages: int) -> int:
+        """Give up to ``pages`` free pages back to the file system; how many are left."""
+        return self._in_writer(lambda connection: self.database.shrink(connection, pages))
+
+    def delete_run(self, name: str) -> bool:
+        """Take a run that is over out of sight; False if there is none, ``LiveRunError`` if it goes on. The keeper
+        deletes its rows."""
+
+        def condemned(session: Session) -> bool:
+            found = condemn(session, name)
+            self._ledger.clear()
+            return found
+
+        return self.write(condemned)
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -187,7 +185,7 @@ class Store:
 
     # The writer thread.
 
-    def _put(self, item: _Incoming | _Job) -> None:
+    def _put(self, item: Incoming | Job) -> None:
         with self._wake:
             if self._stopping:
                 raise StoreError("the store takes nothing any more: the server is stopping, or its log says why")
@@ -218,7 +216,7 @@ class Store:
             left = [*self._in_hand, *self._queue]
             self._queue.clear()
         for item in left:
-            if isinstance(item, _Job):
+            if isinstance(item, Job):
                 item.future.set_exception(StoreError("the store's writer has ended; the server's log says why"))
             elif not item.answered:
                 self._postpone(item, "stopping", "the server cannot write any more")
@@ -256,7 +254,7 @@ class Store:
                 if ticked - checkpointed >= _CHECKPOINT_S:
                     checkpointed = ticked
                     self.database.checkpoint(connection)
-            if isinstance(first, _Job):
+            if isinstance(first, Job):
                 with self._wake:
                     self._queue.popleft()
                 self._run_job(connection, first)
@@ -278,28 +276,26 @@ class Store:
         end = time.monotonic() + _HELD_BACK_S
         while self.lagging() and not self._stopping and (left := end - time.monotonic()) > 0:
             with self._wake:
-                job = next((item for item in self._queue if isinstance(item, _Job)), None)
+                job = next((item for item in self._queue if isinstance(item, Job)), None)
                 if job is None:
                     self._wake.wait(left)
                     continue
                 self._queue.remove(job)
             self._run_job(connection, job)
 
-    def _take(self) -> list[_Incoming]:
+    def _take(self) -> list[Incoming]:
         """The messages up to the next job."""
-        taken: list[_Incoming] = []
+        taken: list[Incoming] = []
         with self._wake:
-            while self._queue and isinstance(self._queue[0], _Incoming):
+            while self._queue and isinstance(self._queue[0], Incoming):
                 item = self._queue.popleft()
-                assert isinstance(item, _Incoming)
+                assert isinstance(item, Incoming)
                 taken.append(item)
         return taken
 
-    def _run_job(self, connection: Connection, job: _Job) -> None:
+    def _run_job(self, connection: Connection, job: Job) -> None:
         try:
-            with connection.begin(), Session(connection, expire_on_commit=False) as session:
-                result = job.run(session)
-                session.flush()
+            result = job.run(connection)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the result
             job.future.set_exception(error)
         else:
@@ -358,7 +354,7 @@ class Store:
             credit=_CREDIT,
         )
 
-    def _commit(self, connection: Connection, messages: list[_Incoming]) -> None:
+    def _commit(self, connection: Connection, messages: list[Incoming]) -> None:
         try:
             self._settle(connection)
             with connection.begin(), Session(connection) as session:
@@ -391,6 +387,7 @@ class Store:
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
         self._committed.update(batch.last_seqs())
+        self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
             reply(answer)
         self._tell(batch.observations)
@@ -411,17 +408,17 @@ class Store:
     def _tell(self, observations: Iterable[Observation]) -> None:
         for observation in observations:
             for observe in self.observers:
-                _guarded(observe, observation)
+                guarded(observe, observation)
 
     def _announce(self, changed: set[str], relayered: set[str]) -> None:
         for name in changed:
             for observe in self.run_observers:
-                _guarded(observe, name)
+                guarded(observe, name)
         for name in relayered:
             for observe in self.layer_observers:
-                _guarded(observe, name)
+                guarded(observe, name)
 
-    def _apply(self, batch: Batch, session: Session, item: _Incoming) -> None:
+    def _apply(self, batch: Batch, session: Session, item: Incoming) -> None:
         if not isinstance(item.message, wire.Hello):
             batch.apply(item.writer, item.message, item.answer)
             return
@@ -442,7 +439,7 @@ class Store:
                 )
         batch.replies.append((item.answer, answer))
 
-    def _postpone_all(self, messages: list[_Incoming], found: Trouble, error: Exception) -> None:
+    def _postpone_all(self, messages: list[Incoming], found: Trouble, error: Exception) -> None:
         """Nothing of this transaction is stored."""
         full = found is Trouble.FULL
         code = "storage_full" if full else "storage_error"
@@ -457,26 +454,11 @@ class Store:
             _log.error("%s", text)
         self._complained = True
 
-    def _postpone(self, item: _Incoming, code: str, text: str) -> None:
+    def _postpone(self, item: Incoming, code: str, text: str) -> None:
         """The agent keeps it and sends it again, with all that came before it and is not on disk either."""
-        if isinstance(item.message, wire.Hello):
-            hint = "see to the server's disk and its log; the agent tries again by itself"
-            item.answer(wire.Refused(code=code, message=text, hint=hint, retryable=True))
-        elif isinstance(item.message, wire.Beat):
-            item.answer(wire.Beat())
-        else:
-            item.answer(
-                wire.Nack(
-                    seq=item.message.seq,
-                    code=code,
-                    message=text,
-                    expected=self._committed.get(item.writer, 0) + 1,
-                    retryable=True,
-                    retry_after_s=_RETRY_AFTER_S,
-                )
-            )
+        item.answer(later(item.message, code, text, self._committed.get(item.writer, 0) + 1))
 
-    def _give_up(self, connection: Connection, item: _Incoming) -> None:
+    def _give_up(self, connection: Connection, item: Incoming) -> None:
         """A message that breaks the server is refused for good, or it would come again for ever."""
         if isinstance(item.message, wire.Hello):
             hint = "see the server's log; this is a mistake in floatscope: report it"
@@ -508,13 +490,6 @@ class Store:
                 self._postpone(item, "internal", "the server failed on this batch")
             return
         self._committed.update(batch.last_seqs())
+        self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
             reply(answer)
-
-
-def _guarded(observe: Callable[[_T], None], item: _T) -> None:
-    """An observer's mistake must not stop the writer."""
-    try:
-        observe(item)
-    except Exception:  # noqa: BLE001 - logged
-        _log.exception("an observer failed")

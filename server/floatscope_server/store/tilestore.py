@@ -22,8 +22,10 @@ __all__ = [
     "advance",
     "close_frames",
     "delete_parts",
+    "delete_place",
     "discard_unsealed",
     "geometry_of",
+    "has_raw",
     "hold",
     "insert_tiles",
     "read_planes",
@@ -156,6 +158,13 @@ def delete_parts(
     connection.execute(delete(Tile).where(*_at(key, level, 1, blocks), _idx(level, first, end)))
 
 
+def delete_place(connection: Connection, stream: int, attempt: int, level: int, blocks: Sequence[int], idx: int) -> int:
+    """The full tile ``idx`` of ``level`` of all ``blocks``; how many rows that were."""
+    key = StreamKey(run_id=0, stream_id=stream, attempt=attempt, sealed=0, epoch=0)
+    where = *_at(key, level, 0, blocks), _idx(level, idx, idx + 1)
+    return connection.execute(delete(_table(level)).where(*where)).rowcount
+
+
 def discard_unsealed(connection: Connection, key: StreamKey, geometry: Geometry, blocks: int) -> None:
     """Delete what a sealer left that did not come to its end, and is not valid therefore."""
     numbers = range(blocks)
@@ -185,6 +194,12 @@ def read_planes(
     for idx, *row in rows:
         by_idx.setdefault(idx, []).append(TileRow(*row))
     return {idx: decoded(found, level=level) for idx, found in by_idx.items()}
+
+
+def has_raw(session: Session, key: StreamKey, idx: int) -> bool:
+    """Whether there is anything of tile ``idx`` of level 0."""
+    where = *_of(TileRaw, key), col(TileRaw.stat).in_(_RAW_KEYS), col(TileRaw.idx) == idx
+    return session.execute(select(col(TileRaw.id)).where(*where).limit(1)).first() is not None
 
 
 def close_frames(connection: Connection, frames: Iterable[tuple[int, int, int]], upto: int) -> None:

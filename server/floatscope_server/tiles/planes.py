@@ -14,7 +14,17 @@ from floatscope_server.merge import MERGING, merge_ranks
 from floatscope_server.tiles.codec import MISSING, MISSING64, is_missing
 from floatscope_server.tiles.statistics import POOLED, Agg, Stat
 
-__all__ = ["Plane", "Planes", "derived", "joined", "pooled_planes", "raw_planes", "same_bits"]
+__all__ = [
+    "Plane",
+    "Planes",
+    "derived",
+    "joined",
+    "log2_amax",
+    "pooled_planes",
+    "raw_planes",
+    "same_bits",
+    "without_inf",
+]
 
 Plane = npt.NDArray[Any]
 Planes = dict[tuple[Stat, Agg], Plane]
@@ -85,9 +95,9 @@ def pooled_planes(raw: Planes) -> Planes:
         top, low = raw.get((stat, Agg.MAX), value), raw.get((stat, Agg.MIN), value)
         if stat == Stat.ABSMIN:
             given = value
-            value = _without_inf(given)
-            top, low = (value if plane is given else _without_inf(plane) for plane in (top, low))
-        mean = value if stat == Stat.ABSMIN else _without_inf(value)
+            value = without_inf(given)
+            top, low = (value if plane is given else without_inf(plane) for plane in (top, low))
+        mean = value if stat == Stat.ABSMIN else without_inf(value)
         if is_missing(top).all() and is_missing(low).all():
             continue
         pooled[stat, Agg.MAX], pooled[stat, Agg.MIN], pooled[stat, Agg.MEAN] = top, low, mean
@@ -106,7 +116,7 @@ def derived(values: Mapping[Stat, Plane]) -> dict[Stat, Plane]:
     return {
         Stat.ZERO_SHARE: _plane(values[Stat.ZEROS] / count, unobserved),
         Stat.NONFINITE: _exact(np.where(unobserved, 0, nonfinite), unobserved),
-        Stat.LOG2_AMAX: _log2_amax(values[Stat.ABSMAX], scale, unobserved),
+        Stat.LOG2_AMAX: log2_amax(values[Stat.ABSMAX], scale, unobserved),
     }
 
 
@@ -173,7 +183,7 @@ def _between_units(raw: Planes, value: Mapping[Stat, Plane], units: Sequence[Fra
         if stat not in value or not found:
             continue
         if stat == Stat.ABSMIN:
-            found = [_without_inf(plane) for plane in found]
+            found = [without_inf(plane) for plane in found]
         for agg, reduce in ((Agg.MAX, np.fmax), (Agg.MIN, np.fmin)):
             plane = reduce.reduce(np.stack(found), axis=0)
             plane = np.where(np.isnan(plane), value[stat], plane).astype(plane.dtype)
@@ -187,7 +197,7 @@ def _highest_amax(in_ranks: Sequence[tuple[int, Frame]], first: int, columns: in
     of_rank = highest.copy()
     for place, (rank, frame) in enumerate(in_ranks):
         row = frame.first_step - first
-        amax = _log2_amax(frame.fields["absmax"], frame.fields.get("scale"), ~frame.observed)
+        amax = log2_amax(frame.fields["absmax"], frame.fields.get("scale"), ~frame.observed)
         of_rank[row : row + frame.steps, frame.layers] = amax
         if place + 1 == len(in_ranks) or in_ranks[place + 1][0] != rank:
             np.fmax(highest, of_rank, out=highest)
@@ -306,7 +316,7 @@ def _exact(counts: Plane, unobserved: npt.NDArray[np.bool_]) -> Plane:
     return plane
 
 
-def _log2_amax(absmax: Plane, scale: Plane | None, unobserved: npt.NDArray[np.bool_]) -> Plane:
+def log2_amax(absmax: Plane, scale: Plane | None, unobserved: npt.NDArray[np.bool_]) -> Plane:
     amax = absmax.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         if scale is not None:
@@ -322,7 +332,7 @@ def _rank_plane(argmax: npt.NDArray[np.integer[Any]]) -> Plane:
     return _plane(argmax.T, argmax.T < 0)
 
 
-def _without_inf(plane: Plane) -> Plane:
+def without_inf(plane: Plane) -> Plane:
     infinite = np.isinf(plane)
     if not infinite.any():
         return plane

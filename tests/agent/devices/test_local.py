@@ -136,7 +136,7 @@ def test_a_sidecar_that_dies_leaves_a_reason(fake_sys: FakeSys, until: Until) ->
 
 def test_a_sidecar_that_closes_its_output_and_goes_on_is_not_waited_for(until: Until) -> None:
     sidecar = Sidecar()
-    sidecar._command = [sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"]
+    sidecar._command = ["-c", "import os, time; os.close(1); time.sleep(60)"]
     sidecar.start()
     pid = sidecar.pid
     assert pid is not None

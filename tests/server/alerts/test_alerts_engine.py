@@ -22,6 +22,7 @@ from floatscope_server.alerts.signing import first_secrets
 from floatscope_server.models import Run, StepEvent
 from floatscope_server.observation import Observation
 from floatscope_server.query.skipped import skipped_steps
+from floatscope_server.query.window import TileReader
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
@@ -363,7 +364,7 @@ def test_a_skipped_step_is_stored_with_the_layer_of_its_alert(
         assert run_id is not None
         (alert,) = alerts_of(session, run_id)
         event = session.exec(select(StepEvent)).one()
-        (skipped,) = skipped_steps(session, run_id)
+        (skipped,) = skipped_steps(session, TileReader(1 << 20), run_id)
     assert alert["layer"] == event.layer == skipped["layer"] == "b"
     assert event.certainty is not None
 

@@ -71,6 +71,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id"),
     )
     op.create_table(
+        "silence",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("layer", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("until", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("comment", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "run",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -449,11 +460,25 @@ def upgrade() -> None:
     )
     op.create_index("uq_alert_event", "alert_event", ["alert_id", "kind"], unique=True)
     op.create_table(
+        "milestone",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "step"),
+    )
+    op.create_table(
         "stream_state",
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("raw_from", sa.BigInteger(), nullable=False),
+        sa.Column("level1_from", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["stream_id"],
             ["stream.id"],
@@ -491,6 +516,7 @@ def downgrade() -> None:
     op.drop_table("wal_frame")
     op.drop_table("dump_part")
     op.drop_table("stream_state")
+    op.drop_table("milestone")
     with op.batch_alter_table("alert_event", schema=None) as batch_op:
         batch_op.drop_index("uq_alert_event")
 
@@ -533,6 +559,7 @@ def downgrade() -> None:
     op.drop_table("token")
     op.drop_table("session")
     op.drop_table("run")
+    op.drop_table("silence")
     op.drop_table("rule")
     op.drop_table("meta")
     op.drop_table("endpoint")

@@ -1,0 +1,52 @@
+"""What is collected during one optimizer step, until it is on its way to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from floatscope._device_rows import Part, Scalar, Transit
+from floatscope._sampling import Wanted
+
+__all__ = ["StepBuffer"]
+
+
+@dataclass(slots=True)
+class StepBuffer:
+    """One optimizer step in the making. The first six fields say what is read during it."""
+
+    step: int
+    wanted: Wanted
+    gradients: bool
+    activations: bool
+    weights: bool
+    updates: bool
+    histograms: bool
+    cast_weights: set[int] = field(default_factory=set)
+    """Layers whose weight was measured at its cast."""
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+    """The user's."""
+    own: dict[str, Scalar] = field(default_factory=dict)
+    """Measured here."""
+    loss_scale: Scalar | None = None
+    found_inf: dict[int, list[Scalar]] = field(default_factory=dict)
+    """By optimizer; non-zero where its gradients were not finite and the scaler skips its step."""
+    clip_coefficients: dict[torch.device | None, Scalar] = field(default_factory=dict)
+    """The smallest on each device; None for those that are plain numbers."""
+    raw_loss_nonfinite: dict[torch.device | None, Scalar] = field(default_factory=dict)
+    """Micro-batches whose own loss was not finite, on each device."""
+    parts: dict[torch.device, Sequence[Part]] = field(default_factory=dict)
+    """Filled by ``Recorder.send``, like ``transits``: what is on its way, and what it will mean."""
+    transits: dict[torch.device, Transit] = field(default_factory=dict)
+    norm: str = "grad_norm"
+    """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
+    framework_norm: Scalar | None = None
+    """The 2-norm by which gradients were clipped."""
+    framework_norm_scaled: bool = False
+    """It carries the loss scale."""
+    framework_norm_of: int = 0
+    """Gradients of ours in it."""
+    lost: str | None = "internal"
+    """Why nothing of a device will come."""

@@ -1,0 +1,152 @@
+"""Answers that are made once, for all who ask the same: a tag for each, kept while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fastapi import Response
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from floatscope_server.models import Run, WalFrame
+from floatscope_server.query.layertable import run_layers
+from floatscope_server.query.line import line_of, span_of
+from floatscope_server.query.ranks import reach_of
+from floatscope_server.query.window import State, source_of
+
+__all__ = ["Answers", "Flights", "Tagged", "window_tag"]
+
+_SETTLED = "private, max-age=60, stale-while-revalidate=600"
+"""For what is sealed: only what comes late, or a format that becomes known, changes it."""
+
+_OPEN = "private, no-cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagged:
+    """An answer that ``make`` makes. ``tag`` is another one whenever the answer may be; ``settled``: it will hardly
+    change any more."""
+
+    tag: str
+    settled: bool
+    make: Callable[[], Response]
+
+
+class Answers:
+    """Bodies by tag, the least recently used going first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._bytes = 0
+        self._held: OrderedDict[str, tuple[bytes, str]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.made = 0
+        """How many were computed."""
+
+    def respond(self, answer: Tagged, known: str) -> Response:
+        """The response to somebody who has those that the header If-None-Match ``known`` names."""
+        etag = f'"{answer.tag}"'
+        headers = {"etag": etag, "cache-control": _SETTLED if answer.settled else _OPEN, "vary": "accept"}
+        if etag in (part.strip().removeprefix("W/") for part in known.split(",")):
+            return Response(status_code=304, headers=headers)
+        with self._lock:
+            held = self._held.get(etag)
+            if held is not None:
+                self._held.move_to_end(etag)
+        if held is None:
+            made = answer.make()
+            held = bytes(made.body), made.media_type or ""
+            self.made += 1
+            self._keep(etag, held)
+        return Response(held[0], media_type=held[1], headers=headers)
+
+    def _keep(self, etag: str, held: tuple[bytes, str]) -> None:
+        with self._lock:
+            if len(held[0]) > self._max or etag in self._held:
+                return
+            self._held[etag] = held
+            self._bytes += len(held[0])
+            while self._bytes > self._max:
+                _, (body, _) = self._held.popitem(last=False)
+                self._bytes -= len(body)
+
+
+class Flights:
+    """Questions that wait for their turn: who asks the same before it has come shares the answer. What has begun is
+    not shared: its snapshot may be older than the question."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, asyncio.Future[Response]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def ask(self, key: object, answer: Callable[[Callable[[], None]], Awaitable[Response]]) -> Response:
+        """What ``answer`` returns, or raises; it calls what it is given once its turn has come."""
+        future = self._waiting.get(key)
+        if future is None:
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._fly(key, future, answer))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        # Who goes away takes nobody's answer along.
+        return await asyncio.shield(future)
+
+    async def _fly(
+        self,
+        key: object,
+        future: asyncio.Future[Response],
+        answer: Callable[[Callable[[], None]], Awaitable[Response]],
+    ) -> None:
+        def begin() -> None:
+            if self._waiting.get(key) is future:
+                del self._waiting[key]
+
+        try:
+            result = await answer(begin)
+        except BaseException as error:  # noqa: BLE001 - raised to all who wait
+            future.set_exception(error)
+            # Who asked may be gone: then nobody looks at it.
+            future.exception()
+        else:
+            future.set_result(result)
+        finally:
+            begin()
+
+
+def window_tag(
+    session: Session,
+    run: Run,
+    *,
+    store: str,
+    question: object,
+    kind: str,
+    attempt: int | None,
+    first: int | None,
+    last: int | None,
+) -> tuple[str, bool]:
+    """A tag for ``question`` (all that was asked) about steps ``first`` to ``last`` of a kind, and whether all of them
+    are sealed. ``store`` is the epoch of the store."""
+    assert run.id is not None
+    line = line_of(session, run.id, attempt)
+    span = span_of(line, first, last)
+    source = source_of(session, run.id, f"layer/{kind}")
+    reach = reach_of(session, run, attempt)
+    parts: list[object] = [store, run.id, question, span, run_layers(session, run.id).digest]
+    settled = False
+    if source is not None and span is not None:
+        touched = [stretch for stretch in line if stretch.first <= span[1] and stretch.last >= span[0]]
+        states = [source.states.get(stretch.attempt, State()) for stretch in touched]
+        parts += [source.stream, [(s.attempt, s.first, min(s.last, span[1])) for s in touched]]
+        settled = all(min(s.last, span[1]) < state.sealed for s, state in zip(touched, states, strict=True))
+        if not settled:
+            newest = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == source.stream)
+            parts += [session.execute(newest).scalar(), [state.sealed for state in states]]
+        parts.append([(state.epoch, state.ranks) for state in states])
+        complete = reach.complete_to
+        parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
+    tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return tag, settled and last is not None

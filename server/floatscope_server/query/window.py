@@ -1,0 +1,399 @@
+"""The reading verbs of the store: a window of layers by steps, the newest values, what came since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import bindparam, select
+from sqlmodel import Session, col
+
+from floatscope_server.models import Attempt, Stream, StreamState
+from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
+from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.levels import Sealed, last_tile
+from floatscope_server.query.line import Stretch
+from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
+from floatscope_server.query.stepwise import made_plane
+from floatscope_server.query.tilecache import TileCache
+from floatscope_server.store.repair import Suspect
+from floatscope_server.tiles.codec import is_missing
+from floatscope_server.tiles.geometry import Geometry
+from floatscope_server.tiles.statistics import Agg, Stat
+
+__all__ = ["Latest", "Source", "State", "Tail", "TileReader", "Window", "source_of"]
+
+_ONE_STEP = frozenset({Agg.VALUE, Agg.RANK})
+
+
+def _nobody(_: Iterable[Suspect]) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far an attempt of a stream is sealed (``stream_state``), and how many ranks it has."""
+
+    sealed: int = 0
+    epoch: int = 0
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A stream of layers in one snapshot. ``geometry`` is None while nothing of it is sealed."""
+
+    stream: int
+    geometry: Geometry | None
+    states: dict[int, State]
+
+
+# Built once: that takes longer than to run them.
+_STREAM = select(
+    col(Stream.id),
+    col(Stream.columns),
+    col(Stream.fan),
+    col(Stream.block),
+    col(Stream.keep_bits),
+    col(Stream.keep_bits_pooled),
+).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
+_SEALED = select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
+    col(StreamState.stream_id) == bindparam("stream")
+)
+_WORLDS = select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == bindparam("run"))
+
+
+def source_of(session: Session, run_id: int, name: str) -> Source | None:
+    """The stream ``name`` of a run, or None if nothing of it has arrived."""
+    connection = session.connection()
+    stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
+    if stream is None:
+        return None
+    sealed = {attempt: (at, epoch) for attempt, at, epoch in connection.execute(_SEALED, {"stream": stream.id})}
+    worlds = connection.execute(_WORLDS, {"run": run_id})
+    states = {
+        n: State(sealed=sealed.get(n, (0, 0))[0], epoch=sealed.get(n, (0, 0))[1], ranks=world) for n, world in worlds
+    }
+    geometry = None
+    if stream.columns is not None:
+        geometry = Geometry(
+            columns=stream.columns,
+            fan=stream.fan,
+            block=stream.block,
+            keep_bits=stream.keep_bits,
+            keep_bits_pooled=stream.keep_bits_pooled,
+        )
+    return Source(stream=stream.id, geometry=geometry, states=states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """``planes`` [layers, cells] of float32 (float64 where that cannot hold a count); cell i is the ``cell`` steps from
+    ``first + i * cell`` on. ``resolution``: steps of the widest column that answers for any of it, more than ``cell``
+    where the detail has been dropped. ``damaged``: tiles that cannot be read, whose rows are missing."""
+
+    first: int
+    cell: int
+    planes: dict[Wanted, Plane]
+    resolution: int
+    damaged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """``steps`` [layers] of the newest values, -1 where there is none lately; ``planes`` [layers, 1]."""
+
+    steps: npt.NDArray[np.int64]
+    planes: dict[Wanted, Plane]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """``planes`` [layers, steps] of ``steps``, ascending. ``commit``: the newest frame that is in it."""
+
+    steps: npt.NDArray[np.int64]
+    planes: dict[Wanted, Plane]
+    commit: int
+
+
+class TileReader:
+    """Reads streams of layers, from tiles and from the open tail at once: each question is asked in one session, that
+    is, of one snapshot. Keeps at most ``max_bytes`` of the open tails, and three quarters of that of
+    what it has decoded beside them; any thread may ask."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.tiles = TileCache(max_bytes // 2)
+        self.frames = FrameCache(max_bytes // 4)
+        self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
+        """Told of tiles that cannot be read; must not block."""
+        # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
+        self._tail = OpenTail(max_bytes, self.frames)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.tiles.nbytes + self.frames.nbytes + self._tail.nbytes
+
+    def window(
+        self,
+        session: Session,
+        source: Source,
+        line: Sequence[Stretch],
+        *,
+        first: int,
+        last: int,
+        cell: int,
+        wanted: Collection[Wanted],
+        layers: npt.NDArray[np.intp],
+    ) -> Window:
+        """``wanted`` of ``layers`` (numbers, ascending) over the cells from that of step ``first`` to that of ``last``.
+
+        Cells are whole and lie at multiples of ``cell``, a power of two. ``line`` are the attempts that answer, each
+        for its stretch: what an attempt has after a stretch that is ``cut`` does not count. ``VALUE`` and ``RANK``, and
+        statistics that only level 0 has, are for cells of one step.
+        """
+        assert cell == 1 or not any(agg in _ONE_STEP for _, agg in wanted)
+        origin = first // cell * cell
+        cells = Cells.of(wanted, origin=origin, cell=cell, count=last // cell - first // cell + 1, layers=len(layers))
+        resolution, damaged = 1, 0
+        for stretch in line:
+            low = max(stretch.first // cell * cell, origin)
+            end = origin + cells.count * cell
+            if stretch.cut:
+                end = min(end, stretch.last + 1)
+            state = source.states.get(stretch.attempt)
+            if low >= end or state is None:
+                continue
+            if source.geometry is not None and state.sealed > low and len(layers):
+                sealed = Sealed(
+                    session=session,
+                    cache=self.tiles,
+                    cells=cells,
+                    wanted=list(wanted),
+                    layers=layers,
+                    stream=source.stream,
+                    attempt=stretch.attempt,
+                    epoch=state.epoch,
+                    sealed=state.sealed,
+                    geometry=source.geometry,
+                )
+                sealed.read(source.geometry.level_of(cell), low, end)
+                resolution, damaged = max(resolution, sealed.coarsest), damaged + len(sealed.damaged)
+                if sealed.damaged:
+                    self.on_damaged([Suspect(key.table, key.id) for key in sealed.damaged])
+            self._add_tail(session, source, stretch.attempt, state, cells, wanted, layers, low, end)
+        return Window(
+            first=origin,
+            cell=cell,
+            planes=cells.finish(),
+            resolution=max(cell, resolution),
+            damaged=damaged,
+        )
+
+    def latest(
+        self,
+        session: Session,
+        source: Source,
+        attempt: int,
+        *,
+        wanted: Collection[Wanted],
+        layers: npt.NDArray[np.intp],
+    ) -> Latest:
+        """The newest step of each of ``layers`` in the open tail, or in the last tile of single steps that is there."""
+        state = source.states.get(attempt, State())
+        found = _Newest(wanted, layers)
+        with self._tail.chunks(
+            session, _key(source, attempt, state), state.sealed, _END, _stats(wanted) | {Stat.COUNT}
+        ) as chunks:
+            for chunk in reversed(list(chunks)):
+                low, there = max(state.sealed - chunk.first, 0), np.flatnonzero(chunk.present)
+                if len(there) and there[-1] >= low:
+                    # Most layers are in the newest steps: the others are looked for further back.
+                    end = int(there[-1]) + 1
+                    near = max(low, end - _NEAR)
+                    for start, stop in ((near, end), (low, near)):
+                        if (found.steps < 0).any():
+                            found.take(chunk.first + start, _cut(chunk, start, stop), layers)
+        rest = layers[found.steps < 0]
+        if source.geometry is not None and state.sealed and len(rest):
+            tile = last_tile(session, source.stream, attempt)
+            if tile is not None:
+                first = tile * source.geometry.columns
+                stretch = Stretch(attempt=attempt, first=first, last=first + source.geometry.columns - 1, cut=True)
+                window = self.window(
+                    session,
+                    source,
+                    [stretch],
+                    first=first,
+                    last=stretch.last,
+                    cell=1,
+                    wanted={*wanted, (Stat.COUNT, Agg.VALUE)},
+                    layers=rest,
+                )
+                found.take(first, window.planes, rest)
+        return Latest(steps=found.steps, planes=found.planes)
+
+    def tail(
+        self,
+        session: Session,
+        source: Source,
+        attempt: int,
+        *,
+        after_step: int,
+        after_commit: int | None,
+        most: int,
+        wanted: Collection[Wanted],
+        layers: npt.NDArray[np.intp],
+    ) -> Tail:
+        """The steps of the open tail that came later: those after ``after_step``, and of these, if ``after_commit`` is
+        given, those of which a later frame than that one has anything. The newest ``most`` of them."""
+        state = source.states.get(attempt, State())
+        commit, touched = _touched(session, source, attempt, state, after_commit)
+        steps: list[npt.NDArray[np.int64]] = []
+        pieces: list[dict[Wanted, Plane]] = []
+        with self._tail.chunks(
+            session, _key(source, attempt, state), max(state.sealed, after_step + 1), _END, _stats(wanted)
+        ) as chunks:
+            for chunk in reversed(list(chunks)):
+                of_chunk = np.arange(chunk.first, chunk.first + CHUNK)
+                there = chunk.present & (of_chunk >= state.sealed) & (of_chunk > after_step)
+                if touched is not None:
+                    there &= _within(of_chunk, touched)
+                places = np.flatnonzero(there)[-(most - sum(map(len, steps))) :]
+                if not len(places):
+                    continue
+                steps.insert(0, of_chunk[places])
+                planes = _cut(chunk, 0, CHUNK)
+                pieces.insert(0, {what: _rows(_made(what, planes), layers)[:, places] for what in wanted})
+                if sum(map(len, steps)) >= most:
+                    break
+        joined = {
+            what: np.concatenate([piece[what] for piece in pieces], axis=1) if pieces else empty_plane((len(layers), 0))
+            for what in wanted
+        }
+        return Tail(steps=np.concatenate(steps) if steps else np.empty(0, np.int64), planes=joined, commit=commit)
+
+    def _add_tail(
+        self,
+        session: Session,
+        source: Source,
+        attempt: int,
+        state: State,
+        cells: Cells,
+        wanted: Collection[Wanted],
+        layers: npt.NDArray[np.intp],
+        low: int,
+        end: int,
+    ) -> None:
+        low = max(low, state.sealed)
+        if low >= end or not len(layers):
+            return
+        with self._tail.chunks(session, _key(source, attempt, state), low, end, _stats(wanted)) as chunks:
+            for chunk in chunks:
+                start, stop = max(low - chunk.first, 0), min(end - chunk.first, CHUNK)
+                places = np.flatnonzero(chunk.present[start:stop])
+                if not len(places):
+                    continue
+                start, stop = start + int(places[0]), start + int(places[-1]) + 1
+                planes = _cut(chunk, start, stop)
+                there = int(np.searchsorted(layers, chunk.layers))
+                for what in wanted:
+                    made = made_plane(what, planes)
+                    if made is None:
+                        continue
+                    values = made[_as_rows(layers[:there])]
+                    at = chunk.first + start
+                    if what[1] == Agg.MEAN:
+                        ones = np.broadcast_to(np.float32(1), values.shape)
+                        cells.add_mean(what, slice(0, there), values, ones, first=at, width=1)
+                    else:
+                        cells.add(what, slice(0, there), values, first=at, width=1)
+
+
+_END = 1 << 62
+
+_NEAR = 8
+
+
+class _Newest:
+    """Collects the last observed column of each layer, from new to old."""
+
+    def __init__(self, wanted: Collection[Wanted], layers: npt.NDArray[np.intp]) -> None:
+        self.layers = layers
+        self.steps = np.full(len(layers), -1, np.int64)
+        self.planes: dict[Wanted, Plane] = {what: empty_plane((len(layers), 1)) for what in wanted}
+
+    def take(self, first: int, planes: dict[Wanted, Plane], layers: npt.NDArray[np.intp]) -> None:
+        """``planes`` of level 0 from step ``first`` on; its rows are all layers of the run, or as many as ``layers``
+        where those are fewer than ours."""
+        count = planes.get((Stat.COUNT, Agg.VALUE))
+        if count is None or not count.shape[1]:
+            return
+        whole = layers is self.layers
+        rows = np.searchsorted(self.layers, layers)
+        observed = ~is_missing(_rows(count, layers) if whole else count)
+        new = observed.any(axis=1) & (self.steps[rows] < 0)
+        at = observed.shape[1] - 1 - np.argmax(observed[:, ::-1], axis=1)
+        self.steps[rows[new]] = first + at[new]
+        for what, held in self.planes.items():
+            made = made_plane(what, planes)
+            if made is not None:
+                values = _rows(made, layers) if whole else made
+                held[rows[new], 0] = values[new, at[new]]
+
+
+def _key(source: Source, attempt: int, state: State) -> TailKey:
+    return TailKey(source.stream, attempt, state.ranks, state.sealed)
+
+
+def _stats(wanted: Collection[Wanted]) -> set[Stat]:
+    return {stat for stat, _ in wanted}
+
+
+def _cut(chunk: Chunk, start: int, stop: int) -> dict[Wanted, Plane]:
+    return {what: plane[:, start:stop] for what, plane in chunk.planes.items()}
+
+
+def _made(what: Wanted, planes: dict[Wanted, Plane]) -> Plane:
+    made = made_plane(what, planes)
+    if made is None:
+        shape = next(iter(planes.values())).shape if planes else (0, CHUNK)
+        return empty_plane((shape[0], shape[1]))
+    return made
+
+
+def _rows(plane: Plane, layers: npt.NDArray[np.intp]) -> Plane:
+    """Those of ``layers``; missing where ``plane`` is too short."""
+    there = int(np.searchsorted(layers, len(plane)))
+    values = plane[_as_rows(layers[:there])]
+    if there == len(layers):
+        return values
+    return np.concatenate((values, empty_plane((len(layers) - there, plane.shape[1]), plane.dtype)))
+
+
+def _as_rows(layers: npt.NDArray[np.intp]) -> Rows:
+    """Without a copy where that can be."""
+    return (
+        slice(int(layers[0]), int(layers[-1]) + 1)
+        if len(layers) and layers[-1] - layers[0] + 1 == len(layers)
+        else layers
+    )
+
+
+def _touched(
+    session: Session, source: Source, attempt: int, state: State, after: int | None
+) -> tuple[int, list[tuple[int, int]] | None]:
+    """The newest frame of the open tail, and the steps (first, end) of those after ``after``."""
+    asked = {"stream": source.stream, "attempt": attempt, "after": after or 0, "sealed": state.sealed}
+    frames = session.connection().execute(NEW_FRAMES, asked).all()
+    newest = max((row.id for row in frames), default=after or 0)
+    return newest, None if after is None else [(row.first, row.first + row.n) for row in frames]
+
+
+def _within(steps: npt.NDArray[np.int64], stretches: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    inside = np.zeros(len(steps), np.bool_)
+    for first, end in stretches:
+        inside |= (steps >= first) & (steps < end)
+    return inside
