@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from floatscope._alert import Alert
+    from floatscope._client._client import Client
+    from floatscope._client._errors import ClientError
     from floatscope._config import Config
     from floatscope._formats import formats
     from floatscope._operands import Operand
@@ -17,12 +19,14 @@ if TYPE_CHECKING:
     from floatscope._stats import summarize
     from floatscope._summary import Summary
 
-__all__ = ["Alert", "Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"]
+__all__ = ["Alert", "Client", "ClientError", "Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Alert": "_alert",
+    "Client": "_client._client",
+    "ClientError": "_client._errors",
     "Config": "_config",
     "Operand": "_operands",
     "Scope": "_scope",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-__all__ = ["ingest_url"]
+__all__ = ["DEFAULT_SERVER", "ingest_url"]
+
+DEFAULT_SERVER = "http://127.0.0.1:6160"
 
 _SCHEMES = {"http": "ws", "https": "wss"}
 

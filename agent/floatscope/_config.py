@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatscope import wire
-from floatscope._address import ingest_url
+from floatscope._address import DEFAULT_SERVER, ingest_url
 from floatscope._spool._home import default_directory
 
 __all__ = ["Config", "configured", "disabled_by_environment"]
@@ -108,7 +108,7 @@ def configured(config: Config | None, options: Mapping[str, object], environment
     chosen = dataclasses.replace(config or Config(), **options)  # type: ignore[arg-type]
     fallback = {
         "run": environment.get("FLOATSCOPE_RUN") or None,
-        "server": environment.get("FLOATSCOPE_SERVER") or "http://127.0.0.1:6160",
+        "server": environment.get("FLOATSCOPE_SERVER") or DEFAULT_SERVER,
         "token": environment.get("FLOATSCOPE_TOKEN") or None,
         "spool_dir": default_directory(environment),
     }

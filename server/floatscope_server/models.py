@@ -215,14 +215,11 @@ class WalFrame(SQLModel, table=True):
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
-class TileRaw(SQLModel, table=True):
-    """A tile of level 0: ``stat`` and ``agg`` are those of ``tiles.statistics``, ``block`` counts blocks of layers,
-    ``idx`` tiles of steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
+class _Tiled(SQLModel):
+    """``stat`` and ``agg`` are those of ``tiles.statistics``; ``block`` counts blocks of layers, ``idx`` tiles of
+    steps. ``data`` is ``tiles.codec``; ``flags`` are its flags."""
 
-    __tablename__ = "tile_raw"
-    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    id: int | None = Field(default=None, sa_type=_ID, primary_key=True)
     run_id: int = Field(sa_type=BigInteger)
     stream_id: int = Field(sa_type=BigInteger)
     attempt: int
@@ -231,27 +228,24 @@ class TileRaw(SQLModel, table=True):
     block: int
     idx: int = Field(sa_type=BigInteger)
     flags: int = Field(sa_type=SmallInteger)
-    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    data: bytes = Field(sa_type=LargeBinary)
 
 
-class Tile(SQLModel, table=True):
+class TileRaw(_Tiled, table=True):
+    """A tile of level 0."""
+
+    __tablename__ = "tile_raw"
+    __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "block", "idx"),)
+
+
+class Tile(_Tiled, table=True):
     """A tile of a level above 0. ``part`` 1: a part that later tiles complete, ``idx`` counting parts."""
 
     __tablename__ = "tile"
     __table_args__ = (UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),)
 
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    run_id: int = Field(sa_type=BigInteger)
-    stream_id: int = Field(sa_type=BigInteger)
-    attempt: int
-    stat: int = Field(sa_type=SmallInteger)
-    agg: int = Field(sa_type=SmallInteger)
     level: int = Field(sa_type=SmallInteger)
     part: int = Field(sa_type=SmallInteger)
-    block: int
-    idx: int = Field(sa_type=BigInteger)
-    flags: int = Field(sa_type=SmallInteger)
-    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
 class HistTile(SQLModel, table=True):

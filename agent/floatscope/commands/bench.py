@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from floatscope._bench.catalogue import MODELS, RECORDERS, Plan, PlanError
@@ -13,15 +14,27 @@ from floatscope._bench.table import markdown
 
 __all__ = ["EXAMPLE", "HELP", "configure", "run"]
 
-HELP = "measures what Floatscope costs on this machine, beside other recorders"
+HELP = "measures what Floatscope costs and does on this machine, beside others"
 EXAMPLE = "floatscope bench agent --models mlp --pairs 60"
 
+_GROUP = "floatscope.benches"
 _PAIRS = 40
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     benches = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
     _configure_agent(benches.add_parser("agent", help="time that recorders add to the steps of a training"))
+    for point in sorted(metadata.entry_points(group=_GROUP), key=lambda point: point.name):
+        bench = point.load()
+        parser_of = benches.add_parser(
+            point.name,
+            help=bench.HELP,
+            description=bench.HELP,
+            epilog=f"example:\n  {bench.EXAMPLE}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        bench.configure(parser_of)
+        parser_of.set_defaults(measure=bench.run)
 
 
 def _configure_agent(parser: argparse.ArgumentParser) -> None:

@@ -47,6 +47,7 @@ class Work:
     transitions: Iterable[Transition]
     marks: Iterable[Mark]
     skips: Iterable[Skip] = ()
+    framework: str = ""
 
 
 def new_event_id() -> str:
@@ -98,7 +99,7 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     verdict, state = entry.verdict, entry.state
     first = state.since if state.fired is None else state.fired
     row = None if entry.id is None else session.get(Alert, entry.id)
-    english, chinese = message(verdict, first, entry.hits)
+    english, chinese = message(verdict, first, entry.hits, work.framework)
     detail = plain(dict(verdict.detail))
     if entry.layers:
         detail["layers"] = list(entry.layers)
@@ -126,7 +127,8 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     row.severity, row.state = state.severity.label, state.phase.value
     row.first_step, row.last_step = first, state.held
     row.since_step = min(verdict.since_step, state.since)
-    row.layer, row.rank, row.format, row.reason = verdict.layer, verdict.rank, verdict.format, verdict.reason
+    row.layer, row.rank, row.device = verdict.layer, verdict.rank, verdict.device
+    row.format, row.reason = verdict.format, verdict.reason
     row.message, row.message_zh = english, chinese
     row.value, row.threshold = plain_number(verdict.value), plain_number(verdict.threshold)
     row.hits, row.detail, row.machine = entry.hits, detail, _machine(entry)
@@ -179,6 +181,8 @@ def _machine(entry: Entry) -> dict[str, Any]:
         "since": entry.state.since,
         "held": entry.state.held,
         "fired": entry.state.fired,
+        "since_at": entry.state.since_at,
+        "held_at": entry.state.held_at,
         "members": sorted(entry.members),
         "covered": sorted(entry.covered),
         "certainty": entry.verdict.certainty,
@@ -209,6 +213,8 @@ def _entry(row: Alert) -> Entry:
             since=machine["since"],
             held=machine["held"],
             fired=machine["fired"],
+            since_at=machine.get("since_at"),
+            held_at=machine.get("held_at"),
         ),
         verdict=Verdict(
             kind=row.kind,
@@ -219,6 +225,7 @@ def _entry(row: Alert) -> Entry:
             tensor=row.detail.get("tensor"),
             format=row.format,
             rank=row.rank,
+            device=row.device,
             value=None if row.value is None else number(row.value),
             threshold=None if row.threshold is None else number(row.threshold),
             hits=row.hits,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Index, Integer, Text, text
 from sqlmodel import Field, SQLModel
 
-__all__ = ["Alert", "AlertEvent", "Delivery", "Endpoint", "Evaluated"]
+__all__ = ["Alert", "AlertEvent", "Delivery", "Endpoint", "Evaluated", "Rule"]
 
 # SQLite only numbers rows by itself where the key is spelled INTEGER.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
@@ -97,6 +97,20 @@ class Evaluated(SQLModel, table=True):
     seq: int = Field(sa_type=BigInteger)
     step: int = Field(sa_type=BigInteger)
     held: bool = False
+
+
+class Rule(SQLModel, table=True):
+    """What an operator has set of the rules: ``preset`` (null: that of all runs) and single ``parameters`` over it.
+
+    ``run_id`` 0 stands for all runs.
+    """
+
+    __tablename__ = "rule"
+
+    run_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    preset: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict, sa_column=_json())
+    changed_at: datetime
 
 
 class Endpoint(SQLModel, table=True):

@@ -63,6 +63,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id"),
     )
     op.create_table(
+        "rule",
+        sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("preset", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("parameters", sa.JSON(), nullable=False),
+        sa.Column("changed_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+    op.create_table(
         "run",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -540,6 +548,7 @@ def downgrade() -> None:
     op.drop_table("token")
     op.drop_table("session")
     op.drop_table("run")
+    op.drop_table("rule")
     op.drop_table("meta")
     op.drop_table("endpoint")
     # ### end Alembic commands ###

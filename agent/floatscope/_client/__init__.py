@@ -1,0 +1,1 @@
+"""What notebooks and programs read of a server."""

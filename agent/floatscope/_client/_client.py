@@ -1,0 +1,173 @@
+"""A server's runs as numpy arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy.typing as npt
+
+from floatscope._address import DEFAULT_SERVER
+from floatscope._client._block import MEDIA_TYPE, parse
+from floatscope._client._errors import ClientError
+from floatscope._client._results import HeatMap, Histogram, Series
+from floatscope._client._transport import HTTPTransport, Reply, Transport, error_of
+
+__all__ = ["Client"]
+
+
+class Client:
+    """Reads the runs of a floatscope server.
+
+    ``server`` is its address, by default that in ``FLOATSCOPE_SERVER`` or else ``http://127.0.0.1:6160``; ``token`` a
+    read token, by default that in ``FLOATSCOPE_TOKEN``. ``transport`` asks something else in a server's place. Every
+    method raises ``ClientError`` if there is no answer within ``timeout_s`` seconds or the server refuses; steps
+    ``first`` to ``last`` are inclusive, all of the run by default.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        transport: Transport | None = None,
+    ) -> None:
+        if transport is None:
+            server = server or os.environ.get("FLOATSCOPE_SERVER") or DEFAULT_SERVER
+            transport = HTTPTransport(server, token or os.environ.get("FLOATSCOPE_TOKEN") or None, timeout_s)
+        self._transport = transport
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs, newest first, as ``GET /api/v1/runs`` lists them."""
+        found: list[dict[str, Any]] = self._json("/api/v1/runs")
+        return found
+
+    def run(self, name: str) -> dict[str, Any]:
+        """One run as one object, as ``floatscope show NAME --json`` prints it."""
+        found: dict[str, Any] = self._json(_path(name))
+        return found
+
+    def scalars(
+        self,
+        run: str,
+        names: Sequence[str] | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        points: int = 1000,
+    ) -> dict[str, Series]:
+        """Scalars by name, all of them or ``names``, in at most ``points`` cells each."""
+        query = {"names": _listed(names), "from": first, "to": last, "points": points}
+        meta, arrays = self._block(_path(run, "scalars"), query)
+        keys = ("steps", "values", "min", "max")
+        return {
+            of["name"]: Series.of(of, {key: arrays[f"{of['name']}/{key}"] for key in keys}) for of in meta["series"]
+        }
+
+    def heatmap(
+        self,
+        run: str,
+        *,
+        kind: str = "grad",
+        metric: str = "headroom",
+        format: str = "auto",  # noqa: A002 - the word of the HTTP API
+        first: int | None = None,
+        last: int | None = None,
+        columns: int = 600,
+        rows: int | None = None,
+        layers: Sequence[str] | None = None,
+    ) -> HeatMap:
+        """Layers by at most ``columns`` columns of steps, each with the worst step in it.
+
+        ``format`` "auto" measures each layer against the format that it meets. ``rows``: only the worst so many layers;
+        ``layers``: only these.
+        """
+        query = {
+            "kind": kind,
+            "metric": metric,
+            "format": format,
+            "from": first,
+            "to": last,
+            "columns": columns,
+            "rows": rows,
+            "layers": _listed(layers),
+        }
+        meta, arrays = self._block(_path(run, "heatmap"), query)
+        return HeatMap.of(meta, arrays["values"])
+
+    def histogram(
+        self,
+        run: str,
+        layer: str,
+        *,
+        kind: str = "grad",
+        first: int | None = None,
+        last: int | None = None,
+        columns: int = 600,
+    ) -> Histogram:
+        """Exponent histograms of a layer: a row for each that was taken, or at most ``columns`` sums of them."""
+        query = {"layer": layer, "kind": kind, "from": first, "to": last, "columns": columns}
+        return Histogram.of(self._json(_path(run, "histogram"), query))
+
+    def figure(
+        self,
+        run: str,
+        *,
+        scalars: Sequence[str] | None = None,
+        kind: str = "grad",
+        metric: str = "headroom",
+        format: str = "auto",  # noqa: A002 - the word of the HTTP API
+        first: int | None = None,
+        last: int | None = None,
+        layers: Sequence[str] | None = None,
+    ) -> Any:  # noqa: ANN401 - plotly has no types here
+        """A plotly ``Figure``: lines of ``scalars`` with their envelope, or without them the heat map of a metric.
+
+        ``ModuleNotFoundError`` without plotly.
+        """
+        from floatscope._client._figures import heat_map_figure, scalar_figure
+
+        if scalars is not None:
+            return scalar_figure(run, self.scalars(run, scalars, first=first, last=last))
+        return heat_map_figure(
+            run, self.heatmap(run, kind=kind, metric=metric, format=format, first=first, last=last, layers=layers)
+        )
+
+    def _json(self, path: str, query: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
+        reply = self._get(path, query or {}, "application/json")
+        try:
+            return json.loads(reply.body)
+        except ValueError as error:
+            raise error_of(reply) from error
+
+    def _block(self, path: str, query: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        reply = self._get(path, query, MEDIA_TYPE)
+        try:
+            return parse(reply.body)
+        except ValueError as error:
+            raise error_of(reply) from error
+
+    def _get(self, path: str, query: Mapping[str, object], accept: str) -> Reply:
+        asked = {name: value for name, value in query.items() if value is not None}
+        reply = self._transport.get(path, asked, accept)
+        if reply.status != 200:
+            raise error_of(reply)
+        return reply
+
+
+def _path(run: str, what: str = "") -> str:
+    return f"/api/v1/runs/{quote(run, safe='')}" + (f"/{what}" if what else "")
+
+
+def _listed(names: Sequence[str] | None) -> str | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise TypeError(f"give a list of names, such as [{names!r}]")
+    if comma := next((name for name in names if "," in name), None):
+        raise ClientError("invalid", f"the server cannot be asked for a name with a comma: {comma!r}", "leave it out")
+    return ",".join(names)

@@ -1,0 +1,1 @@
+"""``floatscope bench ingest`` and ``floatscope bench query``: the store measured as people use it."""

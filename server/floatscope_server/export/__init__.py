@@ -1,0 +1,1 @@
+"""``floatscope export``: a run as CSV, Parquet or TensorBoard events."""
