@@ -8,6 +8,7 @@ import pytest
 from sqlmodel import SQLModel, func, select
 
 from floatscope import wire
+from floatscope_server.alerts.models import Evaluated
 from floatscope_server.database import Reader
 from floatscope_server.models import (
     Attempt,
@@ -146,6 +147,16 @@ def test_its_name_is_free_again_and_what_its_agents_send_is_refused(
         assert [(run.name, run.id) for run in runs] == [("run", 2)]
     assert isinstance(second.deliver(wire.Body()), wire.Ack)
     assert kept.raw_tiles(store) == list(range(5))
+
+
+def test_what_was_judged_meanwhile_goes_too(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
+    kept.fill(store, pen, make, steps=10)
+    _end(store, clock)
+    assert store.delete_run("run")
+    late = Evaluated(writer="0" * 32, run_id=1, attempt=1, seq=1, step=1)
+    store.write(lambda session: session.add(late))
+    kept.keep(store)
+    assert kept.rows_of(store, "run", "evaluated") == {"run": 0, "evaluated": 0}
 
 
 def test_the_clock_does_not_bring_it_back(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
