@@ -9,11 +9,23 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.models import Evaluated
 from floatscope_server.models import Gap, Meta, Run, Writer
+from floatscope_server.observation import Observation
 from floatscope_server.rules.stalled import Stalled, patience
 from floatscope_server.store.lifecycle import GONE
 from floatscope_server.store.replay import WARM_UP_STEPS
 
-__all__ = ["GAP_MARK", "Lost", "Silent", "gap_mark", "lost_since", "reach", "set_gap_mark", "silent_runs", "unjudged"]
+__all__ = [
+    "GAP_MARK",
+    "Lost",
+    "Silent",
+    "gap_mark",
+    "lost_since",
+    "nbytes",
+    "reach",
+    "set_gap_mark",
+    "silent_runs",
+    "unjudged",
+]
 
 GAP_MARK = "alerts_gap"
 """Key of the mark up to which gaps have been judged."""
@@ -121,3 +133,9 @@ def reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two querie
         return _ALL_STEPS
     newest = max((step for _, _, step in written), default=-1)
     return newest - min(marked.values(), default=-1) + WARM_UP_STEPS
+
+
+def nbytes(observation: Observation) -> int:
+    """About how much memory a block takes while it waits."""
+    body = observation.body
+    return sum(len(f.data) for s in body.summaries for f in s.fields) + sum(len(h.counts) for h in body.histograms)

@@ -26,6 +26,7 @@ from floatscope_server.alerts.beside import (
     Silent,
     gap_mark,
     lost_since,
+    nbytes,
     reach,
     set_gap_mark,
     silent_runs,
@@ -36,6 +37,7 @@ from floatscope_server.alerts.keys import framework_of
 from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
+from floatscope_server.alerts.notices import due, remind
 from floatscope_server.alerts.tuning import parameters_of
 from floatscope_server.alerts.views import alerts_of
 from floatscope_server.database import StoreError, trouble
@@ -192,7 +194,7 @@ class AlertEngine:
 
     def observe(self, observation: Observation) -> None:
         """Take in a committed block. Never blocks; called in the store's writer thread."""
-        size = _nbytes(observation)
+        size = nbytes(observation)
         with self._wake:
             if len(self._queue) >= self._limits[0] or self._queued_bytes + size > self._limits[1]:
                 self.overflows += 1
@@ -407,6 +409,7 @@ class AlertEngine:
             silent = silent_runs(session)
             mark = gap_mark(session) if self._gap_mark is None else self._gap_mark
             lost = lost_since(session, mark)
+            again = bool(due(session, self._settings, self._clock()))
         for key in sorted({_Key(*row) for row in held}):
             self._alone(key, partial(self._finish, key))
         for key in sorted({_Key(*row) for row in over}):
@@ -414,7 +417,10 @@ class AlertEngine:
         now = self._clock().timestamp()
         for run in silent:
             key = _Key(run.run_id, run.attempt)
-            self._alone(key, partial(self._look_at_the_clock, key, run, now))
+            if key not in self._paused:
+                self._alone(key, partial(self._look_at_the_clock, key, run, now))
+        if again:
+            self._store.write(lambda session: remind(session, self._settings, self._clock()))
         self._gap_mark = mark
         for gap in lost:
             key = _Key(gap.run_id, gap.attempt)
@@ -489,8 +495,3 @@ class AlertEngine:
                 if alert["id"] in fired:
                     for observe in self.observers:
                         observe(item.run, alert)
-
-
-def _nbytes(observation: Observation) -> int:
-    body = observation.body
-    return sum(len(f.data) for s in body.summaries for f in s.fields) + sum(len(h.counts) for h in body.histograms)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,16 +12,17 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.book import Entry, Transition
 from floatscope_server.alerts.machine import Phase, State
-from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
+from floatscope_server.alerts.models import Alert, AlertEvent, Endpoint, Evaluated, Silence
+from floatscope_server.alerts.notices import deliver, is_silenced, new_event_id, silences_at
 from floatscope_server.alerts.texts import message
-from floatscope_server.alerts.views import alert_view, webhook_body
+from floatscope_server.alerts.views import alert_view
 from floatscope_server.jsontext import number, plain, plain_number
 from floatscope_server.models import StepEvent
 from floatscope_server.rules.run import Skip
 from floatscope_server.rules.verdict import Severity, Verdict
 from floatscope_server.settings import Settings
 
-__all__ = ["Mark", "Work", "new_event_id", "open_entries", "store", "wants"]
+__all__ = ["Mark", "Work", "open_entries", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +49,6 @@ class Work:
     framework: str = ""
 
 
-def new_event_id() -> str:
-    """The id of an event, and of the webhook that tells of it."""
-    return f"evt_{uuid.uuid4().hex}"
-
-
-def wants(endpoint: Endpoint, kind: str, severity: str) -> bool:
-    """Whether an endpoint has asked for alerts of this kind and severity."""
-    enough = Severity[severity.upper()] >= Severity[endpoint.min_severity.upper()]
-    return endpoint.enabled and enough and (not endpoint.kinds or kind in endpoint.kinds)
-
-
 def store(session: Session, settings: Settings, work: Work, now: datetime) -> list[dict[str, Any]]:
     """Write ``work``: alerts, events, outbox rows and marks. Returns the alert objects that changed."""
     rows: dict[Entry, Alert] = {}
@@ -71,9 +59,10 @@ def store(session: Session, settings: Settings, work: Work, now: datetime) -> li
         session.flush()
         entry.id = rows[entry].id
     endpoints = list(session.exec(select(Endpoint).where(Endpoint.enabled)))
+    silences = silences_at(session, now)
     for transition in work.transitions:
         if transition.kind != "dropped":
-            _event(session, settings, endpoints, rows[transition.entry], transition, now)
+            _event(session, settings, endpoints, silences, rows[transition.entry], transition, now)
     for mark in work.marks:
         known = session.get(Evaluated, mark.writer)
         if known is None:
@@ -143,6 +132,7 @@ def _event(
     session: Session,
     settings: Settings,
     endpoints: Iterable[Endpoint],
+    silences: Sequence[Silence],
     row: Alert,
     transition: Transition,
     now: datetime,
@@ -156,22 +146,8 @@ def _event(
     if transition.kind == "firing":
         # The same transaction may have closed it already; what is told is how it fired.
         view |= {"state": Phase.FIRING.value, "resolved_at": None, "resolved_reason": None}
-    kind = f"alert.{transition.kind}"
-    body = json.dumps(webhook_body(settings, kind, now, view), ensure_ascii=False, allow_nan=False)
-    for endpoint in endpoints:
-        if wants(endpoint, row.kind, row.severity):
-            assert endpoint.id is not None
-            session.add(
-                Delivery(
-                    endpoint_id=endpoint.id,
-                    event_id=event.id,
-                    alert_id=row.id,
-                    type=kind,
-                    body=body,
-                    next_at=now,
-                    created_at=now,
-                )
-            )
+    if not is_silenced(silences, row.run, row.kind, row.layer, now):
+        deliver(session, settings, endpoints, event, f"alert.{transition.kind}", view, now)
 
 
 def _machine(entry: Entry) -> dict[str, Any]:

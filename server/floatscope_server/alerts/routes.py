@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session, col, delete, select
 
 from floatscope_server.alerts.connect import Guard
-from floatscope_server.alerts.ledger import new_event_id
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint
+from floatscope_server.alerts.notices import new_event_id
 from floatscope_server.alerts.signing import first_secrets, rotated
 from floatscope_server.alerts.views import alert_view, alerts_of, delivery_view, endpoint_view, webhook_body
 from floatscope_server.query.line import run_named

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.alerts.engine import AlertEngine
-from floatscope_server.alerts.models import Alert
+from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Silence
+from floatscope_server.alerts.notices import is_silenced
+from floatscope_server.alerts.signing import first_secrets
 from floatscope_server.alerts.tuning import ALL_RUNS, set_rule
 from floatscope_server.models import Run
 from floatscope_server.settings import Settings
@@ -174,3 +177,91 @@ def test_an_alert_names_the_settings_of_its_framework(
         alert = session.exec(select(Alert).where(Alert.kind == "loss_divergence")).one()
     assert "--clip-grad" in alert.message
     assert "--lr" in alert.message_zh
+
+
+def _deliveries(store: Store) -> list[str]:
+    with store.read() as session:
+        told = select(Delivery.type).join(Alert, col(Alert.id) == col(Delivery.alert_id)).order_by(col(Delivery.id))
+        return list(session.exec(told.where(Alert.kind != "stalled")))
+
+
+def _endpoint(store: Store) -> None:
+    store.write(
+        lambda session: session.add(
+            Endpoint(url="http://127.0.0.1:9/", secrets=first_secrets(None), created_at=datetime.now(UTC))
+        )
+    )
+
+
+def test_what_fires_is_told_again_until_somebody_has_seen_it(
+    build: Build, store: Store, feed: Feed, clock: Clock, engine: Callable[[], AlertEngine]
+) -> None:
+    _endpoint(store)
+    judging = engine()
+    feed.put(feed.hello(run="run"), build.body(records={0: {"loss": 2.0}, 1: {"loss": math.nan}, 2: {"loss": 0.0}}))
+    judging.drain()
+    assert _deliveries(store) == ["alert.firing"] * 2
+    for hours, reminders in ((3.9, 0), (4.1, 2), (7.9, 2), (8.2, 4)):
+        clock.ahead = timedelta(hours=hours)
+        judging.drain()
+        told = [kind for kind in _deliveries(store) if kind == "alert.reminder"]
+        assert len(told) == reminders
+    with store.read() as session:
+        ids = list(session.exec(select(AlertEvent.id)))
+    assert len(ids) == len(set(ids))
+
+    def acknowledge(session: Session) -> None:
+        for alert in session.exec(select(Alert)):
+            alert.acknowledged_at = datetime.now(UTC)
+
+    store.write(acknowledge)
+    before = _deliveries(store)
+    clock.ahead = timedelta(hours=30)
+    judging.drain()
+    assert _deliveries(store) == before
+
+
+def test_a_silence_keeps_quiet_until_it_ends(
+    build: Build, store: Store, feed: Feed, clock: Clock, engine: Callable[[], AlertEngine]
+) -> None:
+    _endpoint(store)
+    now = datetime.now(UTC)
+    store.write(
+        lambda session: session.add(
+            Silence(run="run", kind="nonfinite", until=now + timedelta(hours=5), created_at=now)
+        )
+    )
+    judging = engine()
+    for run in ("run", "other"):
+        feed.put(feed.hello(run=run), build.body(records={0: {"loss": 2.0}, 1: {"loss": math.nan}}))
+    judging.drain()
+    assert _alerts(store) == [("nonfinite", "critical", "firing", 1)] * 2
+    assert _deliveries(store) == ["alert.firing"], "of the other run"
+    clock.ahead = timedelta(hours=4.5)
+    judging.drain()
+    assert _deliveries(store).count("alert.reminder") == 1
+    clock.ahead = timedelta(hours=5.1)
+    judging.drain()
+    assert _deliveries(store).count("alert.reminder") == 2
+
+
+@pytest.mark.parametrize(
+    ("covers", "silenced"),
+    [
+        ({}, True),
+        ({"run": "run"}, True),
+        ({"run": "other"}, False),
+        ({"kind": "limit_near"}, True),
+        ({"kind": "underflow"}, False),
+        ({"layer": "h.1"}, True),
+        ({"layer": "h.1.up"}, True),
+        ({"layer": "h"}, True),
+        ({"layer": "h.1.u"}, False),
+        ({"run": "run", "layer": "h.2"}, False),
+    ],
+)
+def test_what_a_silence_covers(covers: dict[str, Any], silenced: bool) -> None:
+    now = datetime.now(UTC)
+    silence = Silence(until=now + timedelta(seconds=1), created_at=now, **covers)
+    assert is_silenced([silence], "run", "limit_near", "h.1.up", now) == silenced
+    assert not is_silenced([silence], "run", "limit_near", "h.1.up", now + timedelta(seconds=1))

@@ -233,3 +233,14 @@ def test_a_preview_says_what_rules_would_have_done_and_tells_nobody(build: Build
     assert call("POST", path + "?last_steps=1", {"preset": "strict"}).json["from_step"] == 20
     assert call("POST", path, {"preset": "lenient"}).status == 422
     assert call("GET", "/api/v1/alerts").json == []
+
+
+def test_silences(call: Call) -> None:
+    made = call("POST", "/api/v1/silences", {"seconds": 60, "kind": "limit_near", "layer": "h.1", "comment": "known"})
+    assert made.status == 201
+    assert call("GET", "/api/v1/silences").json == [made.json]
+    assert call("POST", "/api/v1/silences", {"seconds": 60, "kind": "nothing"}).status == 422
+    assert call("POST", "/api/v1/silences", {"seconds": 0}).status == 422
+    assert call("DELETE", f"/api/v1/silences/{made.json['id']}").status == 204
+    assert call("GET", "/api/v1/silences").json == []
+    assert call("DELETE", "/api/v1/silences/77").status == 404

@@ -71,6 +71,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id"),
     )
     op.create_table(
+        "silence",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("layer", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("until", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("comment", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "run",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -548,6 +559,7 @@ def downgrade() -> None:
     op.drop_table("token")
     op.drop_table("session")
     op.drop_table("run")
+    op.drop_table("silence")
     op.drop_table("rule")
     op.drop_table("meta")
     op.drop_table("endpoint")
