@@ -37,7 +37,7 @@ _SWEEP_S = 5.0
 _ADVANCE = 64
 _LATE_S = 2.0
 """Between two patches of a stream, so that what comes late in many small blocks is patched in few."""
-_PAUSE_S = 0.02
+_PAUSE_S = 0.1
 _RETRY_S = 1.0
 _RETRY_AT_MOST_S = 60.0
 
