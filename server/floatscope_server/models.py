@@ -157,6 +157,8 @@ class StreamState(SQLModel, table=True):
     """Columns before ``sealed`` are in tiles, not in ``wal_frame``; it moves in the transaction that writes them.
 
     ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
+    ``appends`` counts those changes that left all that was sealed before as it was: of tiles, the difference of the two
+    says whether one that is known still holds.
     """
 
     __tablename__ = "stream_state"
@@ -165,6 +167,7 @@ class StreamState(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     sealed: int = Field(default=0, sa_type=BigInteger)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    appends: int = Field(default=0, sa_type=BigInteger)
 
 
 class WalFrame(SQLModel, table=True):

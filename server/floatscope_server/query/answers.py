@@ -145,7 +145,8 @@ def window_tag(
         if not settled:
             newest = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == source.stream)
             parts += [session.execute(newest).scalar(), [state.sealed for state in states]]
-        parts.append([(state.epoch, state.ranks) for state in states])
+        # Sealing what comes later changes nothing of what is settled.
+        parts.append([(state.version if settled else state.epoch, state.ranks) for state in states])
         complete = reach.complete_to
         parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
     tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

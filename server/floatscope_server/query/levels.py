@@ -132,7 +132,7 @@ class Sealed:
     layers: npt.NDArray[np.intp]
     stream: int
     attempt: int
-    epoch: int
+    version: int
     sealed: int
     geometry: Geometry
     coarsest: int = 1
@@ -284,7 +284,7 @@ class Sealed:
         found: _Pieces = {}
         for row_id, stat, agg, block, is_part, idx, flags in rows:
             steps = ranges[is_part][1]
-            key = TileKey(table.name, row_id, self.stream, self.attempt, self.epoch)
+            key = TileKey(row_id, (self.stream, self.attempt, level, is_part, stat, agg, block, idx), self.version)
             of_key = found.setdefault((_STATS[stat], _AGGS[agg], block), {})
             of_key[idx * steps] = _Piece(idx * steps, (idx + 1) * steps, key, flags)
         return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +28,14 @@ _SUM = slice(24, 28)
 """Where the bytes of a tile have their checksum."""
 
 
-@dataclass(frozen=True, slots=True)
-class TileKey:
-    """A row of a table of tiles, as it was at ``epoch`` of its stream and attempt. A number of a row that was deleted
-    may come again, for another stream too."""
+class TileKey(NamedTuple):
+    """Row ``id`` of a table of tiles, what it holds (``place``: stream, attempt, level, whether it is a part, statistic,
+    what of it, block, number), and the ``version`` of what is sealed. A number of a row that was deleted may come again
+    for another place."""
 
-    table: str
     id: int
-    stream: int
-    attempt: int
-    epoch: int
+    place: tuple[int, int, int, int, int, int, int, int]
+    version: int
 
 
 @dataclass(slots=True)
@@ -48,7 +46,8 @@ class TileValues:
     rows: int
     nan: bool
     checksum: bytes
-    epoch: int
+    id: int
+    version: int
 
     @property
     def nbytes(self) -> int:
@@ -57,12 +56,12 @@ class TileValues:
 
 
 class TileCache:
-    """Tiles by key. One that was kept at an earlier epoch is fetched again, and decoded again only if it changed."""
+    """Tiles by place. One that was kept of an earlier version is fetched again, and decoded again only if it changed."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
         self._bytes = 0
-        self._tiles: OrderedDict[tuple[str, int, int, int], TileValues] = OrderedDict()
+        self._tiles: OrderedDict[tuple[int, ...], TileValues] = OrderedDict()
         self._lock = threading.Lock()
         self.fetched = 0
         """Rows read from the database so far."""
@@ -79,10 +78,9 @@ class TileCache:
         wanted: list[TileKey] = []
         with self._lock:
             for key in keys:
-                place = (key.table, key.id, key.stream, key.attempt)
-                held = self._tiles.get(place)
-                if held is not None and held.epoch == key.epoch:
-                    self._tiles.move_to_end(place)
+                held = self._tiles.get(key.place)
+                if held is not None and held.version == key.version and held.id == key.id:
+                    self._tiles.move_to_end(key.place)
                     found[key.id] = held
                 else:
                     wanted.append(key)
@@ -95,19 +93,18 @@ class TileCache:
                 key = by_id[row_id]
                 tile = older.get(row_id)
                 if tile is None or tile.checksum != data[_SUM]:
-                    tile = _decoded(data, key.epoch)
+                    tile = _decoded(data, key)
                 else:
-                    tile = TileValues(tile.values, tile.rows, tile.nan, tile.checksum, key.epoch)
+                    tile = replace(tile, id=key.id, version=key.version)
                 found[row_id] = tile
                 self._keep(key, tile)
         self.fetched += len(wanted)
         return found
 
     def _keep(self, key: TileKey, tile: TileValues) -> None:
-        place = (key.table, key.id, key.stream, key.attempt)
         with self._lock:
-            before = self._tiles.pop(place, None)
-            self._tiles[place] = tile
+            before = self._tiles.pop(key.place, None)
+            self._tiles[key.place] = tile
             self._bytes += tile.nbytes - (0 if before is None else before.nbytes)
             while self._bytes > self._max and self._tiles:
                 _, oldest = self._tiles.popitem(last=False)
@@ -119,13 +116,15 @@ def _data(table: Table) -> Select[Any]:
     return select(table.c.id, table.c.data).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
 
-def _decoded(data: bytes, epoch: int) -> TileValues:
+def _decoded(data: bytes, key: TileKey) -> TileValues:
     try:
         tile = decode(data)
     except TileError:
-        return TileValues(None, 0, nan=False, checksum=b"", epoch=epoch)
+        return TileValues(None, 0, nan=False, checksum=b"", id=key.id, version=key.version)
     values = tile.values
     rows = len(values)
     if Flag.CONSTANT in tile.flags and Flag.SPARSE not in tile.flags:
         values = np.array(values[0, 0])
-    return TileValues(values, rows, nan=Flag.NAN in tile.flags, checksum=data[_SUM], epoch=epoch)
+    return TileValues(
+        values, rows, nan=Flag.NAN in tile.flags, checksum=data[_SUM], id=key.id, version=key.version
+    )

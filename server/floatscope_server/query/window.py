@@ -33,7 +33,13 @@ class State:
 
     sealed: int = 0
     epoch: int = 0
+    appends: int = 0
     ranks: int = 1
+
+    @property
+    def version(self) -> int:
+        """Another one when anything that was sealed has changed."""
+        return self.epoch - self.appends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +60,9 @@ _STREAM = select(
     col(Stream.keep_bits),
     col(Stream.keep_bits_pooled),
 ).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
-_SEALED = select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
-    col(StreamState.stream_id) == bindparam("stream")
-)
+_SEALED = select(
+    col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch), col(StreamState.appends)
+).where(col(StreamState.stream_id) == bindparam("stream"))
 _WORLDS = select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == bindparam("run"))
 
 
@@ -66,11 +72,11 @@ def source_of(session: Session, run_id: int, name: str) -> Source | None:
     stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
     if stream is None:
         return None
-    sealed = {attempt: (at, epoch) for attempt, at, epoch in connection.execute(_SEALED, {"stream": stream.id})}
-    worlds = connection.execute(_WORLDS, {"run": run_id})
-    states = {
-        n: State(sealed=sealed.get(n, (0, 0))[0], epoch=sealed.get(n, (0, 0))[1], ranks=world) for n, world in worlds
-    }
+    states = {n: State(ranks=world) for n, world in connection.execute(_WORLDS, {"run": run_id})}
+    for attempt, sealed, epoch, appends in connection.execute(_SEALED, {"stream": stream.id}):
+        if attempt in states:
+            ranks = states[attempt].ranks
+            states[attempt] = State(sealed=sealed, epoch=epoch, appends=appends, ranks=ranks)
     geometry = None
     if stream.columns is not None:
         geometry = Geometry(
@@ -168,7 +174,7 @@ class TileReader:
                     layers=layers,
                     stream=source.stream,
                     attempt=stretch.attempt,
-                    epoch=state.epoch,
+                    version=state.version,
                     sealed=state.sealed,
                     geometry=source.geometry,
                 )

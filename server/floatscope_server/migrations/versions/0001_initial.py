@@ -446,6 +446,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("appends", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["stream_id"],
             ["stream.id"],
