@@ -13,9 +13,9 @@ from fastapi import Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Run, WalFrame
+from floatscope_server.models import Run, StreamState, WalFrame
 from floatscope_server.query.layertable import run_layers
-from floatscope_server.query.line import line_of, span_of
+from floatscope_server.query.line import line_of, span_of, stream_id
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.window import State, source_of
 
@@ -127,9 +127,10 @@ def window_tag(
     attempt: int | None,
     first: int | None,
     last: int | None,
+    histograms: bool = False,
 ) -> tuple[str, bool]:
     """A tag for ``question`` (all that was asked) about steps ``first`` to ``last`` of a kind, and whether all of them
-    are sealed. ``store`` is the epoch of the store."""
+    are sealed. ``store`` is the epoch of the store; ``histograms``: the answer is made of them too."""
     assert run.id is not None
     line = line_of(session, run.id, attempt)
     span = span_of(line, first, last)
@@ -137,6 +138,11 @@ def window_tag(
     reach = reach_of(session, run, attempt)
     parts: list[object] = [store, run.id, question, span, run_layers(session, run.id).digest]
     settled = False
+    if histograms:
+        stream = stream_id(session, run.id, f"hist/{kind}")
+        of_stream = col(WalFrame.stream_id) == stream, col(StreamState.stream_id) == stream
+        parts.append(session.execute(select(func.max(WalFrame.id)).where(of_stream[0])).scalar())
+        parts.append(session.execute(select(func.sum(StreamState.epoch)).where(of_stream[1])).scalar())
     if source is not None and span is not None:
         touched = [stretch for stretch in line if stretch.first <= span[1] and stretch.last >= span[0]]
         states = [source.states.get(stretch.attempt, State()) for stretch in touched]
@@ -150,4 +156,5 @@ def window_tag(
         complete = reach.complete_to
         parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
     tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    return tag, settled and last is not None
+    # Histograms are sealed apart, and later.
+    return tag, settled and last is not None and not histograms

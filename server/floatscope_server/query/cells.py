@@ -72,11 +72,14 @@ class Cells:
         held = plane[place]
         self._nan = self._nan or nan
         if what[1] in (Agg.MAX, Agg.MIN):
-            plane[place] = (
-                _reduced(what[1], np.stack((held, folded), axis=-1).reshape(len(held), -1), 2, nan=self._nan)
-                if self._nan
-                else (np.fmax if what[1] == Agg.MAX else np.fmin)(held, folded)
-            )
+            how = np.fmax if what[1] == Agg.MAX else np.fmin
+            if self._nan:
+                both = np.stack((held, folded), axis=-1).reshape(len(held), -1)
+                plane[place] = _reduced(what[1], both, 2, nan=True)
+            elif isinstance(rows, slice):
+                how(held, folded, out=held)
+            else:
+                plane[place] = how(held, folded)
         else:
             plane[place] = np.where(is_missing(folded), held, folded)
 

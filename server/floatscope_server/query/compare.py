@@ -9,7 +9,7 @@ import numpy as np
 from sqlmodel import Session
 
 from floatscope_server.models import Run
-from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map, most_columns
+from floatscope_server.query.heatmap import HeatMap, HeatQuestion, comparable_cell, heat_map, most_columns
 from floatscope_server.query.line import BadQueryError, line_of, run_named, span_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.series import Series, scalar_series
@@ -35,6 +35,7 @@ def compared_heat_maps(session: Session, reader: TileReader, runs: Sequence[Run]
     if known:
         columns = min(asked.columns, *(most_columns(session, run) for run in runs))
         cell = cell_size(min(first for first, _ in known), max(last for _, last in known), columns)
+        cell = max(comparable_cell(session, reader, run, asked, cell) for run in runs)
     return [heat_map(session, reader, run, asked, cell=cell) for run in runs]
 
 

@@ -10,6 +10,7 @@ from sqlmodel import Session
 from floatscope_server.blocks import MEDIA_TYPE, pack
 from floatscope_server.query.answers import Tagged, window_tag
 from floatscope_server.query.devices import device_samples, device_series
+from floatscope_server.query.fields import METRICS
 from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
@@ -119,7 +120,15 @@ async def heatmap(
     def question(session: Session) -> Tagged:
         of = run_named(session, run)
         tag, settled = window_tag(
-            session, of, store=services.store.epoch, question=key, kind=kind, attempt=attempt, first=first, last=last
+            session,
+            of,
+            store=services.store.epoch,
+            question=key,
+            kind=kind,
+            attempt=attempt,
+            first=first,
+            last=last,
+            histograms=METRICS[metric].executed and format_ != "auto",
         )
 
         def make() -> Response:
@@ -177,7 +186,14 @@ async def histogram(
     return await services.answer(
         lambda session: JSONText(
             layer_histogram(
-                session, run_named(session, run), layer=layer, kind=kind, first=first, last=last, columns=columns
+                session,
+                run_named(session, run),
+                layer=layer,
+                kind=kind,
+                first=first,
+                last=last,
+                columns=columns,
+                tails=services.reader.histograms,
             )
         )
     )

@@ -29,7 +29,7 @@ _SUM = slice(24, 28)
 
 
 class TileKey(NamedTuple):
-    """Row ``id`` of a table of tiles, what it holds (``place``: stream, attempt, level, whether it is a part, statistic,
+    """Row ``id`` of a table of tiles, what it holds (``place``: stream, attempt, level, if it is a part, statistic,
     what of it, block, number), and the ``version`` of what is sealed. A number of a row that was deleted may come again
     for another place."""
 
@@ -50,18 +50,22 @@ class TileValues:
     version: int
 
     @property
+    def small(self) -> bool:
+        """Whether it is no more than one value."""
+        return self.values is None or not self.values.ndim
+
+    @property
     def nbytes(self) -> int:
         """What it takes in memory."""
         return _OVERHEAD + (0 if self.values is None else self.values.nbytes)
 
 
 class TileCache:
-    """Tiles by place. One that was kept of an earlier version is fetched again, and decoded again only if it changed."""
+    """Tiles by place. One of an earlier version is fetched again, and decoded again only if it has changed."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self._bytes = 0
-        self._tiles: OrderedDict[tuple[int, ...], TileValues] = OrderedDict()
+        # One value takes little room: it should not go because others take much.
+        self._shelves = {True: _Shelf(max_bytes // 8), False: _Shelf(max_bytes - max_bytes // 8)}
         self._lock = threading.Lock()
         self.fetched = 0
         """Rows read from the database so far."""
@@ -69,7 +73,7 @@ class TileCache:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._bytes
+        return sum(shelf.nbytes for shelf in self._shelves.values())
 
     def get(self, session: Session, table: Table, keys: Sequence[TileKey]) -> dict[int, TileValues]:
         """The tiles of ``keys``, all rows of ``table``, by row."""
@@ -78,9 +82,8 @@ class TileCache:
         wanted: list[TileKey] = []
         with self._lock:
             for key in keys:
-                held = self._tiles.get(key.place)
+                held = self._held(key.place)
                 if held is not None and held.version == key.version and held.id == key.id:
-                    self._tiles.move_to_end(key.place)
                     found[key.id] = held
                 else:
                     wanted.append(key)
@@ -103,12 +106,34 @@ class TileCache:
 
     def _keep(self, key: TileKey, tile: TileValues) -> None:
         with self._lock:
-            before = self._tiles.pop(key.place, None)
-            self._tiles[key.place] = tile
-            self._bytes += tile.nbytes - (0 if before is None else before.nbytes)
-            while self._bytes > self._max and self._tiles:
-                _, oldest = self._tiles.popitem(last=False)
-                self._bytes -= oldest.nbytes
+            for small, shelf in self._shelves.items():
+                shelf.put(key.place, tile if small == tile.small else None)
+
+    def _held(self, place: tuple[int, ...]) -> TileValues | None:
+        for shelf in self._shelves.values():
+            if (held := shelf.tiles.get(place)) is not None:
+                shelf.tiles.move_to_end(place)
+                return held
+        return None
+
+
+class _Shelf:
+    def __init__(self, max_bytes: int) -> None:
+        self.tiles: OrderedDict[tuple[int, ...], TileValues] = OrderedDict()
+        self.nbytes = 0
+        self._max = max_bytes
+
+    def put(self, place: tuple[int, ...], tile: TileValues | None) -> None:
+        """In place of what is there."""
+        before = self.tiles.pop(place, None)
+        self.nbytes -= 0 if before is None else before.nbytes
+        if tile is None:
+            return
+        self.tiles[place] = tile
+        self.nbytes += tile.nbytes
+        while self.nbytes > self._max and self.tiles:
+            _, oldest = self.tiles.popitem(last=False)
+            self.nbytes -= oldest.nbytes
 
 
 @cache
@@ -125,6 +150,4 @@ def _decoded(data: bytes, key: TileKey) -> TileValues:
     rows = len(values)
     if Flag.CONSTANT in tile.flags and Flag.SPARSE not in tile.flags:
         values = np.array(values[0, 0])
-    return TileValues(
-        values, rows, nan=Flag.NAN in tile.flags, checksum=data[_SUM], id=key.id, version=key.version
-    )
+    return TileValues(values, rows, nan=Flag.NAN in tile.flags, checksum=data[_SUM], id=key.id, version=key.version)
