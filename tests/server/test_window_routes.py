@@ -210,6 +210,30 @@ def test_what_is_settled_keeps_its_tag_until_it_is_patched(
     assert (again.status, again.json["values"][0][7]) == (200, 5000.0)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/run/latest?metrics=absmax",
+        "runs/run/tail?metric=absmax",
+        "compare?runs=run,other&metric=absmax",
+        "compare?runs=run,other&what=scalars",
+    ],
+)
+def test_what_is_newest_has_a_tag_until_more_comes(trained: Running, agent: MakeAgent, make: Make, path: str) -> None:
+    first = trained.get(f"/api/v1/{path}")
+    known = {"If-None-Match": first.headers["etag"]}
+    made = trained.services.answers.made
+    again = trained.get(f"/api/v1/{path}", **known)
+    assert (again.status, again.body, trained.services.answers.made) == (304, b"", made)
+    one = agent(run="run", attempt=1, layers=[make.layer(0, "l0", ("grad", "fp16"))])
+    summaries = make.summaries("grad", 600, [[5000.0]])
+    one.deliver(wire.Body(summaries=(summaries,), scalars=(make.scalars("loss", 600, [5000.0]),)))
+    later = trained.get(f"/api/v1/{path}", **known)
+    assert later.status == 200
+    assert b"5000" in later.body
+    assert b"5000" not in first.body
+
+
 def test_who_waits_for_the_same_shares_the_answer() -> None:
     async def ask() -> None:
         flights = Flights()

@@ -6,20 +6,20 @@ import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from fastapi import Response
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Run, StreamState, WalFrame
+from floatscope_server.models import Attempt, Run, Stream, StreamState, WalFrame
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.line import line_of, span_of, stream_id
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.window import State, source_of
 
-__all__ = ["Answers", "Flights", "Tagged", "window_tag"]
+__all__ = ["Answers", "Flights", "Tagged", "newest_tag", "window_tag"]
 
 _SETTLED = "private, max-age=60, stale-while-revalidate=600"
 """For what is sealed: only what comes late, or a format that becomes known, changes it."""
@@ -155,6 +155,41 @@ def window_tag(
         parts.append([(state.version if settled else state.epoch, state.ranks) for state in states])
         complete = reach.complete_to
         parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
-    tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     # Histograms are sealed apart, and later.
-    return tag, settled and last is not None and not histograms
+    return _digest(parts), settled and last is not None and not histograms
+
+
+_ATTEMPTS = (
+    select(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step))
+    .where(col(Attempt.run_id) == bindparam("run"))
+    .order_by(col(Attempt.n))
+)
+_STATES = (
+    select(col(Stream.id), col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch))
+    .join(StreamState, col(StreamState.stream_id) == col(Stream.id))
+    .where(col(Stream.run_id) == bindparam("run"), col(Stream.name).in_(bindparam("names", expanding=True)))
+    .order_by(col(Stream.id), col(StreamState.attempt))
+)
+_NEWEST = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == bindparam("stream"))
+
+
+def newest_tag(session: Session, runs: Sequence[Run], *, store: str, question: object, streams: Sequence[str]) -> str:
+    """A tag for ``question`` about all that ``streams`` (names) of ``runs`` have, another one with each frame of them;
+    ``store`` is the epoch of the store."""
+    connection = session.connection()
+    parts: list[object] = [store, question]
+    for run in runs:
+        assert run.id is not None
+        states = [tuple(row) for row in connection.execute(_STATES, {"run": run.id, "names": list(streams)})]
+        newest = [
+            connection.execute(_NEWEST, {"stream": stream}).scalar()
+            for stream in dict.fromkeys(row[0] for row in states)
+        ]
+        attempts = [tuple(row) for row in connection.execute(_ATTEMPTS, {"run": run.id})]
+        reach = reach_of(session, run).meta()
+        parts.append((run.id, run.attempt, states, newest, attempts, reach, run_layers(session, run.id).digest))
+    return _digest(parts)
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -263,9 +263,12 @@ def test_a_tail_is_decoded_once_and_merged_as_if_it_were_read_anew(store: Store,
             for field in fields(HistRows):
                 assert getattr(kept, field.name).tolist() == getattr(anew, field.name).tolist(), (number, field.name)
             assert 1 <= tails.decoded - before <= ranks
+        assert len(kept.steps)
     SeriesThread(store).seal(everything=True)
     with store.read() as session:
-        assert len(tails.rows(session, stream, 1, complete_to).steps) == 0
+        stream = stream_id(session, run_named(session, "run").id or 0, "hist/grad")
+        assert stream is not None
+        assert not len(tails.rows(session, stream, 1, complete_to).steps)
 
 
 @pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e5m2", "bf16"])

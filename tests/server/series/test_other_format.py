@@ -71,7 +71,9 @@ class _Truth:
                     counts = self.counts[step] = rng.integers(0, 9, (3, 56))
                     histograms.append(_histograms(step, dict(enumerate(counts))))
             top, scale = (np.array([of[step] for step in block]) for of in (self.top, self.scale))
-            shares = dict.fromkeys(("under", "over_high", "floor"), np.full(top.shape, 0.125, np.float32))
+            shares: dict[str, Any] = dict.fromkeys(
+                ("under", "over_high", "floor"), np.full(top.shape, 0.125, np.float32)
+            )
             summaries = make.summaries("grad", first, top, scale=scale, **shares)
             one.deliver(wire.Body(summaries=(summaries,), histograms=tuple(histograms)))
 
