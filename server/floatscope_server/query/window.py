@@ -119,8 +119,8 @@ class TileReader:
     what it has decoded beside them; any thread may ask."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.tiles = TileCache(max_bytes // 2)
-        self.frames = FrameCache(max_bytes // 4)
+        self.tiles = TileCache(max_bytes // 4)
+        self.frames = FrameCache(max_bytes // 8)
         # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
         self._tail = OpenTail(max_bytes, self.frames)
 
