@@ -11,9 +11,9 @@ from floatscope_server.query.line import BadQueryError, Stretch, canonical_line,
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.sealed_histograms import SealedHistograms
+from floatscope_server.store.framed import histograms_of
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.parts import MAX_STEP, MAX_STEPS
-from floatscope_server.store.replay import HISTOGRAMS
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
 from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.ragged import starts_of
@@ -80,7 +80,7 @@ def layer_histogram(
 
 def tail_rows(session: Session, run: Run, stream: int, part: Stretch, layer: int | None) -> HistRows:
     """What is not sealed of ``part``, merged over the ranks; of ``layer`` or of all."""
-    frames = stored_frames(session, stream, part, HISTOGRAMS.decode, longest=MAX_STEPS)
+    frames = stored_frames(session, stream, part, histograms_of, longest=MAX_STEPS)
     complete_to = reach_of(session, run, part.attempt).complete_to
     return merge_histograms(((stored.rank, stored.content) for stored in frames), complete_to, layer)
 
