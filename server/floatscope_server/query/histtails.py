@@ -10,8 +10,8 @@ from sqlalchemy import bindparam, select
 from sqlmodel import Session, SQLModel
 
 from floatscope import wire
+from floatscope_server.store.framed import histograms_of
 from floatscope_server.store.hist_merge import merge_histograms
-from floatscope_server.store.replay import HISTOGRAMS
 from floatscope_server.tiles.hist import HistRows
 
 __all__ = ["HistTails"]
@@ -126,6 +126,7 @@ class HistTails:
         for number, rank, data in session.connection().execute(_NEW, asked):
             tail.newest = number
             tail.size += len(data)
-            parts.append((rank, HISTOGRAMS.decode(data)))
+            if (part := histograms_of(data)) is not None:
+                parts.append((rank, part))
         self.decoded += len(parts)
         tail.take(parts)

@@ -136,10 +136,10 @@ class TileReader:
     what it has decoded beside them; any thread may ask."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.tiles = TileCache(max_bytes // 2)
+        self.tiles = TileCache(max_bytes // 4)
         self._directory = Directory()
         self.histograms = HistTails()
-        self.frames = FrameCache(max_bytes // 4)
+        self.frames = FrameCache(max_bytes // 8)
         self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
         """Told of tiles that cannot be read; must not block."""
         # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
