@@ -24,6 +24,8 @@ __all__ = ["Fired", "Replay"]
 
 _BATCH = 256
 """Steps that are judged together."""
+_DAY_S = 86400.0
+"""No step takes longer; damaged text may say so."""
 _TOLD = ("stalled", "gpu_fault")
 """Kinds whose line, and the rank that it names, are those of words in the log."""
 
@@ -85,7 +87,8 @@ class Replay:
             self._book.end(Ended.RUN_RESTARTED, moment.step)
             self._window, self._book = RunWindow(self._rules), Book()
         self._batch.append(moment)
-        self._clock += moment.meaning.get("step_time_s", 1.0)
+        seconds = moment.meaning.get("step_time_s", 1.0)
+        self._clock += seconds if 0 <= seconds < _DAY_S else 0.0
         if moment.devices or len(self._batch) >= _BATCH:
             self._judge()
 

@@ -14,6 +14,7 @@ from floatscope_server.check.replay import Fired, Replay
 from floatscope_server.check.timeline import Moment, Timeline
 from floatscope_server.readers import HEAD_BYTES, Broken, Extreme, Happening, Named, Reading, Row, detect
 from floatscope_server.readers.names import canonical
+from floatscope_server.readers.text import step_of
 from floatscope_server.rules import RuleParameters
 
 __all__ = ["Report", "UnreadableError", "check"]
@@ -88,6 +89,7 @@ class _Checking:
         self._known: set[str] = set()
 
     def take(self, item: Row | Happening | Reading | Extreme) -> None:
+        """The next item."""
         if isinstance(item, Row):
             self._moments(self._timeline.row(item))
         elif isinstance(item, Happening):
@@ -156,8 +158,8 @@ def check(path: Path, rules: RuleParameters, points: Points | None) -> Report:
         for item in log_format.read(itertools.chain([head], chunks)):
             if isinstance(item, Named):
                 report.format = item.format
-            elif isinstance(item, Broken):
-                report.first_broken = report.first_broken or item
+            elif isinstance(item, Broken) or (isinstance(item, Row) and step_of(item.step) is None):
+                report.first_broken = report.first_broken or Broken(line=item.line, why=_why_not(item))
                 report.broken += 1
             else:
                 found = True
@@ -168,6 +170,10 @@ def check(path: Path, rules: RuleParameters, points: Points | None) -> Report:
         raise UnreadableError(f"{path}: {_why(head, report)}")
     checking.finish()
     return report
+
+
+def _why_not(item: Broken | Row) -> str:
+    return item.why if isinstance(item, Broken) else f"{item.step} is no step"
 
 
 def _why(head: bytes, report: Report) -> str:

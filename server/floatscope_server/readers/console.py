@@ -21,7 +21,7 @@ from floatscope_server.readers.te_debug import Statistics
 from floatscope_server.readers.text import lines
 from floatscope_server.readers.trainer_log import TrainerLog
 
-__all__ = ["CONSOLE"]
+__all__ = ["CONSOLE", "is_of_interest"]
 
 _FORMATS = ("megatron-console", "deepspeed-console", "hf-console", "llamafactory-trainer-log", "transformer-engine-log")
 """The first of those that a file holds lines of is its format."""
@@ -244,8 +244,8 @@ class _Console:
         )
 
 
-def _is_of_interest(text: str) -> bool:
-    """Whether a line may say anything: most of a long log says nothing, and is passed over here at 100 MB/s."""
+def is_of_interest(text: str) -> bool:
+    """Whether a line may say anything: most of a long log says nothing, and is passed over here at 80 MB/s."""
     return (
         "%|" in text
         or "{'" in text
@@ -263,7 +263,7 @@ def _is_of_interest(text: str) -> bool:
 def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
     console = _Console()
     for line, text in lines(chunks):
-        if _is_of_interest(text):
+        if is_of_interest(text):
             yield from console.read(line, text)
     yield from console.finish()
 

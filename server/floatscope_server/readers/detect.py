@@ -13,7 +13,7 @@ from floatscope_server.readers.amd_smi import (
     is_amd_header,
     is_monitor_header,
 )
-from floatscope_server.readers.console import CONSOLE
+from floatscope_server.readers.console import CONSOLE, is_of_interest
 from floatscope_server.readers.extremes import LAYER_EXTREMES, is_extremes_header
 from floatscope_server.readers.nvidia_smi import NVIDIA_SMI_CSV, is_nvidia_header
 from floatscope_server.readers.rocm_smi import ROCM_SMI_CSV, ROCM_SMI_JSON, is_rocm_header
@@ -63,7 +63,9 @@ def detect(head: bytes) -> LogFormat:
     text = "".join(characters(iter([head])))
     begun = re.search(r"^\s*(?=[\[{])", text, re.MULTILINE)
     if begun is not None and (found := _json_format(text[begun.end() :])):
-        return found
+        # A console may hold such lines among others.
+        mixed = found is TRAINER_LOG and any(map(is_of_interest, text[: begun.start()].splitlines()))
+        return CONSOLE if mixed else found
     for line in itertools.islice(_lines(text), _LINES):
         if "," not in line and not line.lstrip().startswith(("GPU", "XCP", "TIMESTAMP")):
             continue

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 
 from floatscope_server.readers.rows import Broken, Extreme, Item, LogFormat
-from floatscope_server.readers.text import lines, number
+from floatscope_server.readers.text import lines, number, step_of
 
 __all__ = ["LAYER_EXTREMES", "is_extremes_header"]
 
@@ -60,14 +60,14 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
         if len(cells) != width:
             yield Broken(line=line, why=f"{len(cells)} values for {width} columns")
             continue
-        step, absmax = number(cells[columns["step"]]), number(cells[columns["absmax"]])
+        step, absmax = step_of(number(cells[columns["step"]])), number(cells[columns["absmax"]])
         if step is None or absmax is None:
             yield Broken(line=line, why="step or absmax is no number")
             continue
         layer, tensor = cells[columns["layer"]].strip(), cells[columns["tensor"]].strip()
         yield Extreme(
             line=line,
-            step=int(step),
+            step=step,
             layer=layer,
             kind=_kind(tensor),
             format=_format(cells[columns["dtype"]]),

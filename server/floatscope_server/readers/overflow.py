@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from floatscope_server.readers.text import number
+
 __all__ = ["Overflow", "at_minimum", "engine_step", "overflow", "stamped"]
 
 _FORMS = (
@@ -39,7 +41,7 @@ def overflow(text: str) -> Overflow | None:
     for form in _FORMS:
         if found := form.search(text):
             before, after = found.groups()
-            return Overflow(float((after or before).rstrip(".")))
+            return Overflow(number((after or before).rstrip(".")))
     return Overflow(None) if _BARE.search(text) else None
 
 
@@ -53,11 +55,13 @@ def engine_step(text: str) -> tuple[int, dict[str, float]] | None:
     if "skipped=" in text and (found := _STEP.search(text)):
         step, skipped, lr = found.groups()
         values = {"skipped_steps": float(skipped)}
-        if lr:
-            values["lr"] = float(lr)
+        if (rate := number(lr)) is not None:
+            values["lr"] = rate
         return int(step), values
     if "iter time (s)" in text and (found := _PIPELINE.search(text)):
-        return int(found[1]), {"loss": float(found[2]), "iter time (s)": float(found[3])}
+        loss, seconds = number(found[2]), number(found[3])
+        if loss is not None and seconds is not None:
+            return int(found[1]), {"loss": loss, "iter time (s)": seconds}
     return None
 
 

@@ -13,6 +13,8 @@ __all__ = ["GIB", "MIB", "documents", "quantity", "timestamp"]
 MIB = 1 << 20
 GIB = 1 << 30
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_MOST = 2.0**62
+"""No card has that much of anything; damaged text may."""
 _CLOSE = re.compile(r"[\]}]\s*,?\s*$")
 _LONGEST = 1 << 24
 """Characters of a document; the output of one call is far shorter."""
@@ -26,10 +28,10 @@ def quantity(value: Any) -> float | None:  # noqa: ANN401 - JSON
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if abs(value) < _MOST else None
     if isinstance(value, str):
         found = _NUMBER.match(value.strip())
-        return None if found is None else float(found.group())
+        return None if found is None or abs(float(found.group())) >= _MOST else float(found.group())
     return None
 
 

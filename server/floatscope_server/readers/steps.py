@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from floatscope_server.readers.progress import Bar
+from floatscope_server.readers.text import step_of
 
 __all__ = ["Pending", "Steps", "same_record"]
 
@@ -93,8 +94,8 @@ class Steps:
         return step
 
     def _of(self, record: Pending, after: int | None) -> int:
-        if "step" in record.values:
-            return int(record.values["step"])
+        if (told := step_of(record.values.get("step"))) is not None:
+            return told
         before = record.before
         if before is None:
             if after is None:

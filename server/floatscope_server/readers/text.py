@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Iterator
 
-__all__ = ["characters", "lines", "number"]
+__all__ = ["characters", "lines", "number", "step_of"]
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -14,6 +14,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_STEPS = 1 << 53
 _LONGEST = 1 << 20
 """Characters of a line that are kept together; more come from binary data."""
 
@@ -66,6 +67,13 @@ def lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, str]]:
                     yield number, segment
     for segment in _segments(rest):
         yield number, segment
+
+
+def step_of(value: object) -> int | None:
+    """The step that ``value`` is: a finite number from 0 up to 2^53, what a double holds exactly; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _STEPS:
+        return None
+    return int(value)
 
 
 def number(text: str) -> float | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
-from floatscope_server.readers.text import lines, number
+from floatscope_server.readers.text import lines, number, step_of
 
 __all__ = ["TRAINER_LOG", "TrainerLog"]
 
@@ -55,11 +55,11 @@ class TrainerLog:
             content = _object(text)
         except ValueError:
             return Broken(line=line, why="the JSON of a record does not end or is damaged")
-        step = content.get("current_steps") if isinstance(content, dict) else None
-        if not isinstance(step, int):
+        step = step_of(content.get("current_steps")) if isinstance(content, dict) else None
+        if step is None:
             return Broken(line=line, why="current_steps is no number")
         values = {name: found for name, value in content.items() if (found := _value(value)) is not None}
-        del values["current_steps"]
+        values.pop("current_steps", None)
         row = Row(line=line, step=step, values=values, meaning=meaning(values))
         self._clock(row)
         return row

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
-from floatscope_server.readers.text import characters
+from floatscope_server.readers.text import characters, step_of
 
 __all__ = ["TRAINER_STATE"]
 
@@ -63,8 +63,8 @@ class _Window:
 
 
 def _row(line: int, entry: dict[str, object]) -> Row | None:
-    step = entry.get("step")
-    if not isinstance(step, int | float) or isinstance(step, bool):
+    step = step_of(entry.get("step"))
+    if step is None:
         return None
     values = {
         name: float(value)
@@ -72,7 +72,7 @@ def _row(line: int, entry: dict[str, object]) -> Row | None:
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
     }
     known = meaning({n: v for n, v in values.items() if n not in _SUMMARY})
-    return Row(line=line, step=int(step), values=values, meaning=known)
+    return Row(line=line, step=step, values=values, meaning=known)
 
 
 def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
