@@ -146,7 +146,9 @@ def test_every_page_is_listed() -> None:
         assert {page for page in index.parent.glob("*.md") if page != index} <= listed
 
 
-@pytest.mark.parametrize("name", ["Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"])
+@pytest.mark.parametrize(
+    "name", ["Client", "ClientError", "Config", "Operand", "Scope", "Summary", "formats", "summarize", "watch"]
+)
 def test_promised_names_are_there(name: str) -> None:
     assert hasattr(importlib.import_module("floatscope"), name)
 

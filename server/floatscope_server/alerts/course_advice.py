@@ -14,19 +14,24 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             (
                 "The usual causes are a learning rate that is too high for this batch size or adapter rank, a "
                 "warm-up that is too short, or a damaged optimizer state. Go back to a checkpoint from before the "
-                "loss rose, lower {lr}, lengthen {warmup}, and keep clipping on ({clip})."
+                "loss rose, lower the learning rate ({lr}), lengthen the warm-up ({warmup}), and keep clipping on "
+                "({clip})."
             ),
             (
                 "常见原因：学习率对该批大小或适配器秩而言过高、预热过短，或优化器状态损坏。请回到损失上升之前的检查点"
-                "，降低 {lr}，延长 {warmup}，并保持梯度裁剪（{clip}）。"
+                "，降低学习率（{lr}），延长预热（{warmup}），并保持梯度裁剪（{clip}）。"
             ),
         ),
         ("loss_plateau", ""): (
             (
                 "The learning rate would still let it move. Either the model has learnt what the data hold, or it is "
-                "stuck: look at the evaluation loss, at layers whose gradients vanish, and at {lr}."
+                "stuck: look at the evaluation loss, at layers whose gradients vanish, and at the learning rate "
+                "({lr})."
             ),
-            "学习率仍允许损失变化：或者模型已学尽数据所含，或者陷入停滞。请查看评估损失、梯度消失的层以及 {lr}。",
+            (
+                "学习率仍允许损失变化：或者模型已学尽数据所含，或者陷入停滞。请查看评估损失、梯度消失的层以及学习率（"
+                "{lr}）。"
+            ),
         ),
         ("grad_norm_frozen", ""): (
             (
@@ -49,11 +54,12 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ("lr_frozen", ""): (
             (
                 "The scheduler only moves when the optimizer steps, so the updates are skipped and the model does "
-                "not learn. Find out why gradients are not finite; in fp16 change to {bf16} or lower {lr}."
+                "not learn. Find out why gradients are not finite; in fp16 change to bf16 ({bf16}) or lower the "
+                "learning rate ({lr})."
             ),
             (
                 "调度器只在优化器更新时前进，说明更新被跳过、模型没有学习。请查明梯度为何不是有限值；若为 fp16，请改"
-                "用 {bf16} 或降低 {lr}。"
+                "用 bf16（{bf16}）或降低学习率（{lr}）。"
             ),
         ),
         ("scale_extreme", ""): (
@@ -71,71 +77,75 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             (
                 "The layer does not learn any more: a detached graph, a mask or gate that closed, dead ReLUs, an "
                 "expert that gets no tokens, or gradients that underflow. Check the underflow share of the layer, "
-                "and lower {lr} if its activations collapsed."
+                "and lower the learning rate ({lr}) if its activations collapsed."
             ),
             (
                 "该层已停止学习：计算图被截断、掩码或门控关闭、ReLU 失活、专家没有分到 token，或梯度下溢。请查看该层"
-                "的下溢占比；若激活已塌缩请降低 {lr}。"
+                "的下溢占比；若激活已塌缩请降低学习率（{lr}）。"
             ),
         ),
         ("update_ratio", "high"): (
             (
-                "Each step rewrites a tenth of the layer: lower {lr} for it, lengthen {warmup}, or check the "
-                "optimizer's eps and betas."
+                "Each step rewrites a tenth of the layer: lower the learning rate ({lr}) for it, lengthen the "
+                "warm-up ({warmup}), or check the optimizer's eps and betas."
             ),
-            "每一步都改写了该层的十分之一：请降低其 {lr}，延长 {warmup}，或检查优化器的 eps 与 betas。",
+            (
+                "每一步都改写了该层的十分之一：请降低其学习率（{lr}），延长预热（{warmup}），或检查优化器的 eps 与 "
+                "betas。"
+            ),
         ),
         ("update_ratio", ""): (
             (
                 "Updates this small are lost when the weight is rounded to bf16, whose step is 2^-8 of a value: "
-                "raise {lr}, or keep the weights in fp32 (LLaMA-Factory: not pure_bf16)."
+                "raise the learning rate ({lr}), or keep the weights in fp32 (LLaMA-Factory: not pure_bf16)."
             ),
             (
-                "如此小的更新在权重舍入为 bf16（相对间隔 2^-8）时会丢失：请提高 {lr}，或以 fp32 保存权重（"
+                "如此小的更新在权重舍入为 bf16（相对间隔 2^-8）时会丢失：请提高学习率（{lr}），或以 fp32 保存权重（"
                 "LLaMA-Factory：不使用 pure_bf16）。"
             ),
         ),
         ("precision_mismatch", ""): (
             (
                 "FP8 is not in effect for it: the chip or the shape is not supported (dimensions that are no "
-                "multiple of 16), autocast is off, or the module fell back. Check {fp8} and the messages at the "
-                "start."
+                "multiple of 16), autocast is off, or the module fell back. Check the FP8 settings ({fp8}) and the "
+                "messages at the start."
             ),
             (
-                "FP8 对其未生效：芯片或形状不受支持（维度不是 16 的倍数）、autocast 未开启，或模块已回退。请检查 "
-                "{fp8} 与启动时的日志。"
+                "FP8 对其未生效：芯片或形状不受支持（维度不是 16 的倍数）、autocast 未开启，或模块已回退。请检查 FP8 "
+                "设置（{fp8}）与启动时的日志。"
             ),
         ),
         ("format_mismatch", ""): (
             (
                 "Values read as the other variant are off by exactly 2: use e4m3fnuz and e5m2fnuz on MI300 and MI325 "
-                "and the OCP formats everywhere else; a chip without FP8 (MI200, RDNA 3, Ampere) needs {bf16}."
+                "and the OCP formats everywhere else; a chip without FP8 (MI200, RDNA 3, Ampere) needs bf16 ({bf16})."
             ),
             (
                 "按另一变体读取的数值恰好相差 2 倍：MI300 与 MI325 请使用 e4m3fnuz、e5m2fnuz，其他硬件使用 OCP 格式；"
-                "没有 FP8 的芯片（MI200、RDNA 3、Ampere）请使用 {bf16}。"
+                "没有 FP8 的芯片（MI200、RDNA 3、Ampere）请使用 bf16（{bf16}）。"
             ),
         ),
         ("clip_saturation", ""): (
             (
                 "A norm that is clipped step after step turns clipping into the learning rate. If training is "
-                "otherwise sound, set {clip} to about the 90th percentile above; if the norms themselves have grown, "
-                "lower {lr}."
+                "otherwise sound, set the clipping norm ({clip}) to about the 90th percentile above; if the norms "
+                "themselves have grown, lower the learning rate ({lr})."
             ),
             (
-                "步步被裁剪时，裁剪就成了学习率。若训练其他方面正常，请将 {clip} 设为上述第 90 百分位左右；若范数本身"
-                "在增长，请降低 {lr}。"
+                "步步被裁剪时，裁剪就成了学习率。若训练其他方面正常，请将裁剪范数（{clip}）设为上述第 90 百分位左右；"
+                "若范数本身在增长，请降低学习率（{lr}）。"
             ),
         ),
         ("stalled", ""): (
             (
                 "Most often one rank waits for another in a collective, a data loader is stuck, or a card hangs. "
                 "Take a stack of each rank (py-spy dump --pid PID), look at the kernel log for GPU resets, and set "
-                "{timeout} to minutes, so that a hang ends with an error."
+                "the time-out of collectives ({timeout}) to minutes, so that a hang ends with an error."
             ),
             (
                 "最常见的是某个 rank 在集合通信中等待、数据加载卡住，或显卡挂起。请对每个 rank 获取调用栈（py-spy "
-                "dump --pid PID），查看内核日志中的 GPU 复位，并将 {timeout} 设为数分钟，使挂起以报错结束。"
+                "dump --pid PID），查看内核日志中的 GPU 复位，并将集合通信超时（{timeout}）设为数分钟，使挂起以报错结"
+                "束。"
             ),
         ),
         ("straggler", ""): (
@@ -157,12 +167,12 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ),
         ("vram_near_oom", ""): (
             (
-                "The next longer batch can end the run: lower {batch}, recompute activations ({recompute}), or set "
-                "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF or PYTORCH_HIP_ALLOC_CONF in "
-                "torch before 2.9) against fragmentation."
+                "The next longer batch can end the run: lower the batch size ({batch}), recompute activations "
+                "({recompute}), or set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF or "
+                "PYTORCH_HIP_ALLOC_CONF in torch before 2.9) against fragmentation."
             ),
             (
-                "下一个更长的批次就可能中断训练：请减小 {batch}，启用激活重计算（{recompute}），或设置 "
+                "下一个更长的批次就可能中断训练：请减小批大小（{batch}），启用激活重计算（{recompute}），或设置 "
                 "PYTORCH_ALLOC_CONF=expandable_segments:True（torch 2.9 之前为 PYTORCH_CUDA_ALLOC_CONF 或 "
                 "PYTORCH_HIP_ALLOC_CONF）以减少碎片。"
             ),
