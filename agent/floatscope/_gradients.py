@@ -96,15 +96,20 @@ class GradientTap:
             return known
         layer_of = self._recorder.table.layer_of
         if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
-            self._optimizers.append(weakref.ref(optimizer))
-            number = self._numbers[id(optimizer)] = len(self._optimizers) - 1
-            return number
+            return self.follow(optimizer)
         return None
 
-    def follow(self, optimizer: Any) -> None:  # noqa: ANN401 (of another kind than torch's)
-        """Count ``optimizer``, which has ``param_groups`` and calls no hooks, as one of ours."""
-        self._optimizers.append(weakref.ref(optimizer))
-        self._numbers[id(optimizer)] = len(self._optimizers) - 1
+    def follow(self, optimizer: Any) -> int:  # noqa: ANN401 (of torch's kind, or with ``param_groups`` alone)
+        """Count ``optimizer`` as one of ours; its number, that of one which is gone where there is one.
+
+        A training may make an optimizer for each step, as one that learns to learn does.
+        """
+        gone = (number for number, known in enumerate(self._optimizers) if known() is None)
+        number = next(gone, len(self._optimizers))
+        self._optimizers[number : number + 1] = [weakref.ref(optimizer)]
+        self._numbers = {key: other for key, other in self._numbers.items() if other != number}
+        self._numbers[id(optimizer)] = number
+        return number
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]

@@ -160,6 +160,9 @@ class StreamState(SQLModel, table=True):
     ``epoch`` grows with every change of what is sealed, so that nothing kept of an earlier state is taken for the new.
     Of tiles that end at ``raw_from`` or before level 0 has gone, but for those around alerts; level 1 with
     ``level1_from``.
+
+    ``appends`` counts those changes that left all that was sealed before as it was: of tiles, the difference of the two
+    says whether one that is known still holds.
     """
 
     __tablename__ = "stream_state"
@@ -168,6 +171,7 @@ class StreamState(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     sealed: int = Field(default=0, sa_type=BigInteger)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    appends: int = Field(default=0, sa_type=BigInteger)
     raw_from: int = Field(default=0, sa_type=BigInteger)
     level1_from: int = Field(default=0, sa_type=BigInteger)
 

@@ -53,6 +53,10 @@ class Settings:
     """A run whose agents have all been silent for this long, in seconds, and said no goodbye is lost. An agent speaks
     every 10 s; one that comes back brings its run back."""
 
+    alert_repeat_s: float = 4 * 3600.0
+    """Seconds after which an alert above info that still fires and that nobody has acknowledged is told again; 0 for
+    never."""
+
     max_layers: int = 50_000
     """Layers of one run; further names are left out and declared as a gap."""
 

@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from floatscope._stats import Rows, _layout
+from floatscope._stats import Plan, Rows, _layout
+from floatscope._stats._cpu import Cpu
 from floatscope._stats._layout import Layouts
 from floatscope._stats._rtc_variant import RtcPlan, RtcVariant, Shape
+from floatscope._stats._triton import TritonPlan, TritonVariant
 
 
 def tensors(count: int = 3) -> list[torch.Tensor]:
@@ -48,8 +50,9 @@ def test_tensors_that_move_are_followed(layouts: Callable[..., Layouts]) -> None
         torch.ones(4, 6)[:, ::2],
         torch.ones(1).expand(4, 3),
         torch.ones(4, 3)._neg_view(),
+        torch.ones(4, 3, device="meta"),
     ],
-    ids=["shape", "strides", "dtype", "strided", "expanded", "negated"],
+    ids=["shape", "strides", "dtype", "strided", "expanded", "negated", "device"],
 )
 def test_other_tensors_are_not(layouts: Callable[..., Layouts], other: torch.Tensor) -> None:
     known, first = layouts(tensors()), tensors()
@@ -123,3 +126,16 @@ def test_a_launch_reads_the_tensors_of_its_step_after_one_that_was_interrupted(
             plan.run(rows, then, histogram=False)
     plan.run(rows, then, histogram=False)
     assert sorted(variant.addresses) == sorted(addresses(then))
+
+
+def test_a_tensor_of_another_device_is_not_read() -> None:
+    there = [*tensors(2), torch.ones(4, 4, device="meta")]
+    variant, rows = Launched(), Rows(3, "cpu")
+    plans: list[Plan] = [RtcPlan(cast("RtcVariant", variant), (0, 1, 2)), Cpu().plan((0, 1, 2))]
+    # With its kernels it would have to be a card's.
+    plans.append(TritonPlan(cast("TritonVariant", variant), (0, 1, 2)))
+    for plan in plans:
+        with pytest.raises(ValueError, match="on meta and not, as before, on cpu"):
+            plan.run(rows, there, histogram=True)
+    assert not variant.addresses
+    assert not rows.words.any()

@@ -66,6 +66,25 @@ def test_a_second_run_of_the_same_model_needs_the_first_to_end(attach: Attach) -
     assert second.config.run == "second"
 
 
+def test_optimizers_of_a_step_each_take_the_places_of_those_that_are_gone(attach: Attach) -> None:
+    model = nn.Linear(2, 2)
+    lasting = torch.optim.SGD(model.parameters(), lr=0.5)
+    scope, sink = attach(model)
+    for step in range(20):
+        inner = [torch.optim.SGD([parameter], lr=0.1 * number) for number, parameter in enumerate(model.parameters())]
+        for optimizer in (lasting, *inner):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scope.step()
+            assert scope._gradients.index_of(optimizer) is not None, step
+        del inner, optimizer
+    assert len(scope._gradients._optimizers) == len(scope._gradients._numbers) == 3
+    assert sink.scalar("lr")[::3] == [0.5] * 20
+    assert sink.scalar("lr/1")[1::3] == [0.0] * 20
+    assert sink.scalar("lr/2")[2::3] == [0.1] * 20
+
+
 def test_layers_that_outlive_their_model_are_no_longer_observed(until: Callable[..., None]) -> None:
     head = nn.Linear(2, 2)
     sink = MemorySink()

@@ -19,6 +19,7 @@ _BENCHES = {
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "seal": "turning the tail of a stream into tiles, beside ingest",
+    "keep": "retention: dropping tiles and giving pages back, beside ingest",
     "ingest": "durable ingest over a real WebSocket",
     "engines": "commits of SQLite and PostgreSQL, without a network",
     "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",

@@ -49,12 +49,12 @@ def main() -> None:
 
 
 def _sealed_alone(layers: int, steps: int) -> None:
-    with _store() as store:
-        sender = _Sender(store, layers)
+    with opened() as store:
+        sender = Sender(store, layers)
         for first in range(0, steps + 308, 4):
             sender.send(first, 4)
         sender.wait()
-        _judge(store)
+        judge(store)
         sealer = Sealer(store, lost_after_s=3600.0)
         longest = 0.0
         cores = _Cores()
@@ -100,8 +100,8 @@ _TILE_BYTES = "SELECT (SELECT sum(length(data)) FROM tile_raw) + (SELECT sum(len
 
 
 def _saturated(batch: int, *, commit_interval_s: float = 0.02, in_flight: int = _IN_FLIGHT) -> None:
-    with _store(commit_interval_s) as store, _sealing(store) as sealer:
-        sender = _Sender(store, 300, in_flight)
+    with opened(commit_interval_s) as store, _sealing(store) as sealer:
+        sender = Sender(store, 300, in_flight)
         blocks = [sender.block(first, batch) for first in range(0, max(600, 60 * batch), batch)]
         steps = 0
         cores = _Cores()
@@ -116,13 +116,13 @@ def _saturated(batch: int, *, commit_interval_s: float = 0.02, in_flight: int = 
             f"  saturated, {batch} steps a block, {in_flight} in flight: {samples / wall / 1e6:.1f} million samples/s, "
             f"{steps / batch / wall:.0f} blocks/s in {store.counters.commits / wall:.0f} commits/s, "
             f"{cpu / samples * 1e9:.0f} CPU s per 1e9, {sealer.sealed} tiles; "
-            f"acknowledged after {_percentiles(sender.waits)}; {waited}"
+            f"acknowledged after {percentiles(sender.waits)}; {waited}"
         )
 
 
 def _paced(rate: float) -> None:
-    with _store() as store, _sealing(store) as sealer:
-        sender = _Sender(store, 300)
+    with opened() as store, _sealing(store) as sealer:
+        sender = Sender(store, 300)
         batch = 5
         blocks = [sender.block(first, batch) for first in range(0, 600, batch)]
         interval = batch * 300 * len(_KINDS) * len(_FIELDS) / rate
@@ -136,17 +136,17 @@ def _paced(rate: float) -> None:
         sender.wait()
         print(
             f"  paced to {rate / 1e6:.1f} million samples/s, {sealer.sealed} tiles meanwhile: acknowledged after "
-            f"{_percentiles(sender.waits)}; {cores.passed()[2]}"
+            f"{percentiles(sender.waits)}; {cores.passed()[2]}"
         )
 
 
-def _percentiles(waits: list[float]) -> str:
+def percentiles(waits: list[float]) -> str:
     p50, p99, top = np.percentile(np.array(waits) * 1e3, (50, 99, 100))
     return f"{p50:.1f} / {p99:.1f} / {top:.1f} ms (p50 / p99 / max)"
 
 
 @contextmanager
-def _store(commit_interval_s: float = 0.02) -> Iterator[Store]:
+def opened(commit_interval_s: float = 0.02) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as folder:
         store = Store(Settings(data=Path(folder), commit_interval_s=commit_interval_s))
         store.start()
@@ -166,7 +166,7 @@ def _sealing(store: Store) -> Iterator[Sealer]:
 
     def judging() -> None:
         while not ended.wait(0.5):
-            _judge(store)
+            judge(store)
 
     thread = threading.Thread(target=judging)
     thread.start()
@@ -179,7 +179,7 @@ def _sealing(store: Store) -> Iterator[Sealer]:
         thread.join()
 
 
-def _judge(store: Store) -> None:
+def judge(store: Store) -> None:
     def mark(session: Session) -> None:
         for writer in session.scalars(select(Writer)).all():
             session.merge(
@@ -189,7 +189,7 @@ def _judge(store: Store) -> None:
     store.write(mark)
 
 
-class _Sender:
+class Sender:
     """One writer."""
 
     def __init__(self, store: Store, layers: int, in_flight: int = _IN_FLIGHT) -> None:

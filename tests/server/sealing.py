@@ -150,6 +150,7 @@ def _seal(session: Session, stream: Stream, attempt: Attempt, geometry: Geometry
         write_tiles(session, stream, attempt.n, block, tile_rows(raw(), geometry, layers=size, first_layer=first_layer))
     state.sealed = end * geometry.columns
     state.epoch += 1
+    state.appends += 1
     session.merge(state)
     session.flush()
     session.execute(

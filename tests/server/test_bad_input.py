@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import csv
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from sqlmodel import Session, col, func, select
 
 from floatscope import wire
 from floatscope_server.blocks import MEDIA_TYPE
+from floatscope_server.commands import export
 from floatscope_server.models import LayerRow, ScalarSeries, StreamState, TileRaw
 from floatscope_server.store import Store
 from floatscope_server.store.keeper import Keeper
@@ -159,7 +162,12 @@ def test_a_flipped_byte_never_fails_a_request_and_is_mended(
 
 
 def test_hostile_names_come_back_as_they_are(
-    server: Running, agent: MakeAgent, make: Make, wait_for: Callable[..., None], unpack: Unpack
+    server: Running,
+    agent: MakeAgent,
+    make: Make,
+    wait_for: Callable[..., None],
+    unpack: Unpack,
+    tmp_path: Path,
 ) -> None:
     layers = [make.layer(i, name) for i, name in enumerate(_HOSTILE)]
     one = agent(run="run", layers=layers)
@@ -191,6 +199,15 @@ def test_hostile_names_come_back_as_they_are(
             found = server.json(f"/api/v1/runs/run/scalars?names={quoted}")
             assert [one["name"] for one in found] == [name]
     assert _sound(server.services.store) == []
+    target = tmp_path / "run.csv"
+    asked = ("--server", server.url, "--kinds", "grad", "--metrics", "absmax", "--until", "1")
+    parser = argparse.ArgumentParser()
+    export.configure(parser)
+    assert export.run(parser.parse_args(["run", "--to", str(target), *asked])) == 0
+    with target.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["layer"] for row in rows] == 2 * list(_HOSTILE)
+    assert list(tmp_path.parent.rglob("passwd")) == []
 
 
 @pytest.mark.long

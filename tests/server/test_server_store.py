@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from sqlmodel import Session, col, select
 from floatscope import wire
 from floatscope_server.models import Attempt, Gap, LayerRow, StepEvent, WalFrame, Writer
 from floatscope_server.observation import Observation
-from floatscope_server.query.series import scalar_figures, scalar_series
 from floatscope_server.query.show import show
 from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
+from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.packed import SUMMARIES
 from tests.databases import Disk
 from tests.server.bodies import run_of
@@ -379,15 +378,21 @@ def _raised(action: Callable[[], object]) -> str:
 
 
 def test_a_message_that_cannot_even_be_given_up_stops_nobody(
-    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture
+    store: Store, pen: MakePen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = pen(store)
-    answers: queue.Queue[wire.ServerMessage] = queue.Queue()
-    store.submit("f" * 32, wire.make_block(1, wire.Body()), answers.put)  # a writer that never said hello
-    answer = answers.get(timeout=20)
+    one, other = pen(store), pen(store, run="other")
+    apply = Batch.apply
+
+    def broken(batch: Batch, writer: str, message: wire.AgentMessage, reply: Reply) -> None:
+        if writer == one.writer:
+            raise RuntimeError("broken")
+        apply(batch, writer, message, reply)
+
+    monkeypatch.setattr(Batch, "apply", broken)
+    answer = one.deliver(wire.Body())
     assert isinstance(answer, wire.Nack)
     assert answer.retryable
-    assert isinstance(one.deliver(wire.Body()), wire.Ack)
+    assert isinstance(other.deliver(wire.Body()), wire.Ack)
     assert store.writing
     assert "could not be stored" in caplog.text
 
@@ -416,44 +421,6 @@ def test_a_failing_observer_stops_nobody(store: Store, pen: MakePen, caplog: pyt
     _observed(store)
     assert seen == [1, 2]
     assert "an observer failed" in caplog.text
-
-
-def test_replay_gives_what_was_observed(store: Store, pen: MakePen, make: Make) -> None:
-    seen: list[Observation] = []
-    store.observers.append(seen.append)
-    one = pen(store, layers=[make.layer(0, "a")])
-    for step in range(6):
-        one.deliver(
-            wire.Body(
-                summaries=(make.summaries("grad", step, [[1.0 + step]]), make.summaries("act", step, [[2.0]])),
-                scalars=(make.scalars("loss", step, [1.0]), make.scalars("lr", step, [0.1])),
-                events=(wire.Event(step=step, kind="skipped", detail={"scale": 2.0}),) if step == 4 else (),
-            )
-        )
-    _observed(store)
-    again = list(store.replay(seen[0].run_id, 1, last_steps=3))
-    assert [o.seq for o in again] == [4, 5, 6]
-    for stored, observed in zip(again, seen[3:], strict=True):
-        assert set(stored.body.summaries) == set(observed.body.summaries)
-        assert stored.body.scalars == observed.body.scalars
-        assert stored.body.events == observed.body.events
-        assert (stored.body.first_step, stored.body.steps) == (observed.body.first_step, observed.body.steps)
-        assert dict(stored.layers) == dict(observed.layers)
-
-
-def test_of_a_step_that_comes_twice_the_later_stands_whatever_the_clock_says(
-    store: Store, pen: MakePen, make: Make, clock: Clock
-) -> None:
-    one = pen(store)
-    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
-    clock.now -= 3600
-    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [2.0]),)))
-    run = run_of(store)
-    with store.read() as session:
-        (series,) = scalar_series(session, run, names=None, first=None, last=None, points=10)
-        assert scalar_figures(session, run.id or 0)["loss"]["last"] == 2.0
-    assert series.values.tolist() == [2.0]
-    assert [o.seq for o in store.replay(run.id or 0, 1, last_steps=10)] == [1, 2]
 
 
 def test_what_the_agent_lost_and_what_the_server_left_out_are_counted_apart(

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fastapi import Response
+from sqlmodel import select
 
 from floatscope import wire
 from floatscope_server.blocks import MEDIA_TYPE
 from floatscope_server.jsontext import is_missing
+from floatscope_server.models import StreamState
 from floatscope_server.query.answers import Flights
+from floatscope_server.store.sealer import Sealer
 from tests.server.sealing import seal
 
 if TYPE_CHECKING:
@@ -169,6 +172,66 @@ def test_an_answer_is_made_once_until_something_changes(trained: Running, agent:
     assert (trained.get(settled, **{"If-None-Match": tags[settled]}).status == 304) == sealed
     one.deliver(wire.Body(layers=(make.layer(0, "l0", ("grad", "bf16")),)))
     assert trained.get(settled, **{"If-None-Match": tags[settled]}).status == 200, "another format"
+
+
+def test_what_is_settled_keeps_its_tag_until_it_is_patched(
+    server: Running, agent: MakeAgent, make: Make, wait_for: Callable[[Callable[[], object], str], None]
+) -> None:
+    server.services.sealer.stop()
+    sealer = Sealer(server.services.store, lost_after_s=60.0)
+    one = agent(run="run", layers=[make.layer(0, "l0", ("grad", "fp16"))])
+
+    def deliver(steps: range) -> None:
+        for first in range(steps.start, steps.stop, 50):
+            top = np.arange(first + 1, min(first + 50, steps.stop) + 1, dtype=np.float32)[:, None]
+            one.deliver(wire.Body(summaries=(make.summaries("grad", first, top),)))
+
+    def sealed() -> list[tuple[int, int]]:
+        sealer.seal_due()
+        with server.services.store.read() as session:
+            return [(state.sealed, state.epoch) for state in session.exec(select(StreamState)) if state.sealed]
+
+    path = "/api/v1/runs/run/heatmap?metric=absmax&from=0&to=99"
+    deliver(range(700))
+    wait_for(lambda: [at for at, _ in sealed()] == [256], "a tile")
+    first = server.get(path)
+    assert "max-age" in first.headers["cache-control"]
+    deliver(range(700, 1000))
+    wait_for(lambda: [at for at, _ in sealed()] == [512], "another tile")
+    known = {"If-None-Match": first.headers["etag"]}
+    assert server.get(path, **known).status == 304
+    fetched = server.services.reader.tiles.fetched
+    assert server.get(path, accept=MEDIA_TYPE).status == 200
+    assert server.services.reader.tiles.fetched == fetched, "the tiles are still known"
+    (before,) = sealed()
+    one.deliver(wire.Body(summaries=(make.summaries("grad", 7, [[5000.0]]),)))
+    wait_for(lambda: sealed() != [before], "the patch")
+    again = server.get(path, **known)
+    assert (again.status, again.json["values"][0][7]) == (200, 5000.0)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/run/latest?metrics=absmax",
+        "runs/run/tail?metric=absmax",
+        "compare?runs=run,other&metric=absmax",
+        "compare?runs=run,other&what=scalars",
+    ],
+)
+def test_what_is_newest_has_a_tag_until_more_comes(trained: Running, agent: MakeAgent, make: Make, path: str) -> None:
+    first = trained.get(f"/api/v1/{path}")
+    known = {"If-None-Match": first.headers["etag"]}
+    made = trained.services.answers.made
+    again = trained.get(f"/api/v1/{path}", **known)
+    assert (again.status, again.body, trained.services.answers.made) == (304, b"", made)
+    one = agent(run="run", attempt=1, layers=[make.layer(0, "l0", ("grad", "fp16"))])
+    summaries = make.summaries("grad", 600, [[5000.0]])
+    one.deliver(wire.Body(summaries=(summaries,), scalars=(make.scalars("loss", 600, [5000.0]),)))
+    later = trained.get(f"/api/v1/{path}", **known)
+    assert later.status == 200
+    assert b"5000" in later.body
+    assert b"5000" not in first.body
 
 
 def test_who_waits_for_the_same_shares_the_answer() -> None:

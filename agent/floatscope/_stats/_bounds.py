@@ -1,10 +1,10 @@
-"""Whether there is memory behind a tensor. Everything that reads by address asks first: a fault ends the process."""
+"""Whether a tensor can be read by its address. Everything that does so asks first: a fault ends the process."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["has_memory", "require_memory"]
+__all__ = ["has_memory", "require_device", "require_memory"]
 
 _ADDRESSED = ("cpu", "cuda")
 """Devices whose memory is read by address; of others a storage may say nothing."""
@@ -30,3 +30,12 @@ def require_memory(tensor: torch.Tensor) -> None:
     """``ValueError`` when it does not."""
     if not has_memory(tensor):
         raise ValueError("a tensor reaches beyond its storage, which was resized")
+
+
+def require_device(tensor: torch.Tensor, device: torch.device) -> None:
+    """``ValueError`` when ``tensor`` is on another device, where its address means something else, or nothing.
+
+    A training may move some of its layers between two steps; their parameters and gradients stay the same objects.
+    """
+    if tensor.device != device:
+        raise ValueError(f"a tensor is on {tensor.device} and not, as before, on {device}")

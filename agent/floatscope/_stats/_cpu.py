@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from floatscope._stats._bounds import require_memory
+from floatscope._stats._bounds import require_device, require_memory
 from floatscope._stats._cpu_library import Function, for_this_process
 from floatscope._stats._float8 import FLOAT8, float8_tables
 from floatscope._stats._reference import as_float32, histogram_of_ranks, measure, pieces
@@ -33,6 +33,7 @@ _PIECE = 1 << 18
 _MAGNITUDE = 0x7FFFFFFF
 _ZERO = (1 << 31) - 1
 
+_HERE = torch.device("cpu")
 _DTYPES = {
     dtype: number for number, dtype in enumerate((torch.float32, torch.bfloat16, torch.float16, torch.float64, *FLOAT8))
 }
@@ -75,9 +76,10 @@ class Cpu:
     ) -> None:
         """Merge ``tensors[i]`` into row ``at[i]`` of contiguous ``words`` int64 [n, 10] and ``hist`` int32 [n, 512].
 
-        ``ValueError``, with nothing merged, when a storage does not hold its tensor.
+        ``ValueError``, with nothing merged, when a tensor is on another device or its storage does not hold it.
         """
         for tensor in tensors:
+            require_device(tensor, _HERE)
             require_memory(tensor)
         function = self._compiled()
         if function is None or _run_compiled(function, tensors, at, words, hist) != 0:

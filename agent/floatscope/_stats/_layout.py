@@ -44,9 +44,9 @@ def in_place(tensor: torch.Tensor) -> bool:
 
 
 class Layouts:
-    """What a launch depends on: addresses, dtypes, sizes and strides of ``tensors``, none of which is kept alive.
+    """What a launch depends on: addresses, devices, dtypes, sizes and strides of ``tensors``, which are not kept alive.
 
-    All four are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
+    All are compared. The allocator gives an address again to whatever is allocated next: to an activation of a
     longer sequence, or to a gradient that is an expanded scalar, and reading that as it was before would read past its
     end. Gradients are no exception: autograd puts dense ones of the parameter's dtype and shape into ``.grad``, but
     anybody may assign an expanded, strided or negated tensor, at the address that the one before had.
@@ -105,5 +105,5 @@ def _guards(tensors: Sequence[torch.Tensor]) -> Any:  # noqa: ANN401 (private, a
         return None
 
 
-def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]]:
-    return [(t.dtype, t.shape, t.stride(), t.is_neg()) for t in tensors]
+def _described(tensors: Sequence[torch.Tensor]) -> list[tuple[object, ...]]:
+    return [(t.dtype, t.device, t.shape, t.stride(), t.is_neg()) for t in tensors]

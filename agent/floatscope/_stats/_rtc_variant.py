@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floatscope._stats._bounds import require_device
 from floatscope._stats._cache import cached, is_cached
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
@@ -258,6 +259,8 @@ class RtcPlan:
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         """Fill the launches' arguments."""
         self._layouts = None  # what follows may fail half way
+        for tensor in tensors:
+            require_device(tensor, self._variant.tables.device)
         # One at a time, so that copies of strided tensors do not add up.
         self._apart = [i for i, tensor in enumerate(tensors) if tensor.dtype not in _KINDS or not in_place(tensor)]
         apart = set(self._apart)

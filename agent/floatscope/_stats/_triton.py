@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from floatscope._stats._bounds import require_memory
+from floatscope._stats._bounds import require_device, require_memory
 from floatscope._stats._float8 import FLOAT8, float8_tables_on
 from floatscope._stats._layout import Layouts, in_place, spans
 from floatscope._stats._reference import Reference
@@ -127,6 +127,8 @@ class TritonPlan:
     def _lay_out(self, tensors: Sequence[torch.Tensor]) -> None:
         chunks: dict[_Group, list[tuple[int, int, int, int]]] = {}
         self._layouts, self._others = None, []  # what follows may fail half way
+        for tensor in tensors:
+            require_device(tensor, self._variant.tables.device)
         for index, (tensor, at) in enumerate(zip(tensors, self._at, strict=True)):
             if tensor.dtype not in _KINDS or not in_place(tensor):
                 self._others.append(index)

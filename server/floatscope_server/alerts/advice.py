@@ -1,9 +1,12 @@
-"""What an alert usually means and what to try, by (kind, reason); the reason "" stands for the others of a kind."""
+"""What an alert usually means and what to try, by (kind, reason); the reason "" stands for the others of a kind.
+``{setting}`` is spelled as the run's framework does (``keys.SETTINGS``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from floatscope_server.alerts import course_advice
 
 __all__ = ["ADVICE"]
 
@@ -11,28 +14,29 @@ _NAN = (
     (
         "Every update from here on spoils the weights: stop, go back to a checkpoint from before this step, "
         "and lower the "
-        "peak learning rate (learning_rate) or lengthen the warm-up (warmup_ratio); in fp16 change to bf16 if "
+        "peak learning rate ({lr}) or lengthen the warm-up ({warmup}); in fp16 change to bf16 if "
         "the card has "
         "it."
     ),
     (
-        "此后的每次更新都会破坏权重：请停止训练，回到该步之前的检查点，降低峰值学习率（learning_rate）或延长预热"
-        "（warmup_ratio）；若为 fp16 且硬件支持，请改用 bf16。"
+        "此后的每次更新都会破坏权重：请停止训练，回到该步之前的检查点，降低峰值学习率（{lr}）或延长预热"
+        "（{warmup}）；若为 fp16 且硬件支持，请改用 bf16。"
     ),
 )
 
 ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
+        **course_advice.ADVICE,
         ("nonfinite", ""): _NAN,
         ("nonfinite", "skipped"): (
             (
                 "The scaler skipped this step, so the weights are still sound, but lowering the loss scale does not "
-                "help against a NaN in the forward pass: lower the peak learning rate (learning_rate), lengthen the "
-                "warm-up (warmup_ratio), or use a format with more range."
+                "help against a NaN in the forward pass: lower the peak learning rate ({lr}), lengthen the "
+                "warm-up ({warmup}), or use a format with more range."
             ),
             (
                 "缩放器跳过了该步，权重仍然正常；但降低损失缩放无法消除前向计算中的 NaN：请降低峰值学习率"
-                "（learning_rate）、延长预热（warmup_ratio），或使用范围更大的格式。"
+                "（{lr}）、延长预热（{warmup}），或使用范围更大的格式。"
             ),
         ),
         ("nonfinite", "gradient_overflow"): (
@@ -92,10 +96,10 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             (
                 "Isolated spikes are clipped away and harmless; two in a row often come some steps before the "
                 "loss jumps. "
-                "Check that max_grad_norm is set, and lower the learning rate if they return."
+                "Check that {clip} is set, and lower the learning rate if they return."
             ),
             (
-                "孤立的尖峰会被裁剪，通常无害；连续两次往往先于损失跳升数步出现。请确认已设置 max_grad_norm；"
+                "孤立的尖峰会被裁剪，通常无害；连续两次往往先于损失跳升数步出现。请确认已设置 {clip}；"
                 "若反复出现请降低"
                 "学习率。"
             ),
@@ -183,12 +187,8 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             ),
         ),
         ("underflow", "lost"): (
-            (
-                "Values were lost that a higher scale kept: raise the loss scale (initial_scale_power, "
-                "init_scale), or "
-                "train in bf16."
-            ),
-            "较高缩放下得以保留的数值已丢失：请提高损失缩放（initial_scale_power、init_scale），或改用 bf16 训练。",
+            ("Values were lost that a higher scale kept: raise the loss scale ({first_scale}), or train in bf16."),
+            "较高缩放下得以保留的数值已丢失：请提高损失缩放（{first_scale}），或改用 bf16 训练。",
         ),
     }
 )

@@ -19,7 +19,10 @@ _LATER_STEPS = 600
 # Of a finding that was seen in outputs or in output gradients, not in gradients alone.
 _SEEN = 2
 # While an alert of the first kind fires above info, those of the second tell the same story again.
-_INHIBITS = {"nonfinite": ("loss_spike", "grad_norm_spike")}
+_INHIBITS = {
+    "nonfinite": ("loss_spike", "grad_norm_spike", "grad_norm_frozen", "stale_grad_norm", "lr_frozen", "dead_gradient"),
+    "stalled": ("throughput_drop", "straggler", "gpu_util_drop", "gpu_imbalance"),
+}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -196,7 +199,7 @@ class Book:
             signal = Signal(clear=not entry.members and any(finding.clear(m) for m in entry.covered))
         policy = Policy(hold=finding.hold, keep=finding.keep)
         before = entry.state
-        state, change = advance(policy, before, signal, finding.step, inhibited=inhibited)
+        state, change = advance(policy, before, signal, finding.step, at=finding.at, inhibited=inhibited)
         if change is Change.DROPPED:
             self._close(entry)
             return [Transition(entry, "dropped", finding.step)]
@@ -229,7 +232,8 @@ class Book:
         leader = next(member for member in members if finding.active[member] is severity)
         # An entry that gains severity has waited already.
         policy = Policy(hold=0 if replaces is not None else finding.hold, keep=finding.keep)
-        state, change = advance(policy, None, Signal(severity=severity), finding.step, inhibited=inhibited)
+        signal = Signal(severity=severity)
+        state, change = advance(policy, None, signal, finding.step, at=finding.at, inhibited=inhibited)
         if state is None:
             return []
         verdict = finding.verdict(leader)

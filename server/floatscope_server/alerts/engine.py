@@ -21,10 +21,24 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import or_
 from sqlmodel import Session, col, select
 
+from floatscope_server.alerts.beside import (
+    Lost,
+    Silent,
+    gap_mark,
+    lost_since,
+    nbytes,
+    reach,
+    set_gap_mark,
+    silent_runs,
+    unjudged,
+)
 from floatscope_server.alerts.book import Book, Transition
+from floatscope_server.alerts.keys import framework_of
 from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
+from floatscope_server.alerts.notices import due, remind
+from floatscope_server.alerts.tuning import parameters_of
 from floatscope_server.alerts.views import alerts_of
 from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Writer
@@ -33,7 +47,6 @@ from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
 from floatscope_server.store.lifecycle import ENDED, GONE
-from floatscope_server.store.replay import WARM_UP_STEPS
 
 __all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
 
@@ -46,7 +59,6 @@ _FLUSH_S = 1.0
 _SWEEP_S = 2.0
 _RETRY_S = 1.0
 _RETRY_AT_MOST_S = 60.0
-_ALL_STEPS = 1 << 40
 
 
 class Store(Protocol):
@@ -72,8 +84,10 @@ class _Key:
 class _Run:
     """One attempt of a run in memory: the rules' window, the open alerts, and what is not yet stored of them."""
 
-    def __init__(self, rules: RuleParameters, name: str) -> None:
+    def __init__(self, rules: RuleParameters, name: str, config: Mapping[str, Any]) -> None:
         self.name = name
+        self.rules = rules
+        self._config = config
         self.window = RunWindow(rules)
         self.book = Book()
         self.seqs: dict[str, int] = {}
@@ -93,6 +107,11 @@ class _Run:
     def take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self.transitions += self.book.apply(finding)
+
+    @property
+    def framework(self) -> str:
+        """Whose settings the alerts name."""
+        return framework_of(self._config, self.window.names)
 
     @property
     def unstored(self) -> bool:
@@ -144,9 +163,14 @@ class AlertEngine:
         self._queued_bytes = 0
         self._behind: dict[_Key, None] = {}
         self._paused: dict[_Key, _Pause] = {}
+        self._stalled: set[_Key] = set()
+        self._gap_mark: int | None = None
+        self._gap_moved = False
+        self._listens_since = 0.0
         self._waiters: list[threading.Event] = []
         self._wake = threading.Condition()
         self._stopping = False
+        self._new_rules = False
         self._thread: threading.Thread | None = None
         self._flushed = time.monotonic()
         self._swept = time.monotonic()
@@ -154,6 +178,7 @@ class AlertEngine:
     def start(self) -> None:
         """Start judging, with what the last run of the server left unjudged."""
         self._stopping = False
+        self._listens_since = self._clock().timestamp()
         self._thread = threading.Thread(target=self._main, name="floatscope-alerts", daemon=True)
         self._thread.start()
 
@@ -169,7 +194,7 @@ class AlertEngine:
 
     def observe(self, observation: Observation) -> None:
         """Take in a committed block. Never blocks; called in the store's writer thread."""
-        size = _nbytes(observation)
+        size = nbytes(observation)
         with self._wake:
             if len(self._queue) >= self._limits[0] or self._queued_bytes + size > self._limits[1]:
                 self.overflows += 1
@@ -177,6 +202,12 @@ class AlertEngine:
             else:
                 self._queue.append(observation)
                 self._queued_bytes += size
+            self._wake.notify()
+
+    def rules_changed(self) -> None:
+        """Parameters were set: judge from here on by the new ones. What fires stays as it fired."""
+        with self._wake:
+            self._new_rules = True
             self._wake.notify()
 
     def drain(self) -> None:
@@ -249,6 +280,9 @@ class AlertEngine:
 
     def _take(self, *, idle: bool) -> tuple[list[_Key], list[Observation], list[threading.Event], bool]:
         with self._wake:
+            if self._new_rules:
+                self._behind |= dict.fromkeys(self._runs)
+                self._new_rules = False
             if idle and not (self._queue or self._behind or self._waiters or self._stopping):
                 self._wake.wait(_FLUSH_S)
             behind, self._behind = list(self._behind), {}
@@ -262,6 +296,8 @@ class AlertEngine:
         keys = {**dict.fromkeys(behind), **dict.fromkeys(self._runs)}
         keys |= dict.fromkeys(_Key(o.run_id, o.attempt) for o in batch)
         self._runs.clear()
+        self._stalled.clear()
+        self._gap_mark, self._gap_moved = None, False
         with self._wake:
             self._behind |= keys
             if not self._stopping:
@@ -270,12 +306,7 @@ class AlertEngine:
     def _unjudged(self) -> list[_Key]:
         """What was committed and not judged before the last end."""
         with self._store.read() as session:
-            rows = session.exec(
-                select(Writer.run_id, Writer.attempt, Writer.last_seq, Evaluated.seq).join(
-                    Evaluated, col(Evaluated.writer) == col(Writer.id), isouter=True
-                )
-            ).all()
-        return sorted({_Key(run_id, attempt) for run_id, attempt, last, seq in rows if last > (seq or 0)})
+            return [_Key(*found) for found in unjudged(session)]
 
     def _load(self, key: _Key, *, rebuild: bool = False) -> _Run:
         """The attempt from the store: marks and open alerts, a silent replay up to the marks, then what lies beyond."""
@@ -285,7 +316,7 @@ class AlertEngine:
         with self._store.read() as session:
             row = session.get(Run, key.run_id)
             assert row is not None, "a committed block belongs to a run"
-            run = _Run(self._rules, row.name)
+            run = _Run(parameters_of(session, key.run_id, self._rules), row.name, row.config)
             marks = session.exec(
                 select(Evaluated).where(Evaluated.run_id == key.run_id, Evaluated.attempt == key.attempt)
             ).all()
@@ -299,7 +330,7 @@ class AlertEngine:
         run.seqs = {mark.writer: mark.seq for mark in marks}
         run.held = {mark.writer: Mark(mark.writer, mark.seq, mark.step, held=True) for mark in marks if mark.held}
         self._runs[key] = run
-        for observation in self._store.replay(key.run_id, key.attempt, last_steps=_reach(marks, written)):
+        for observation in self._store.replay(key.run_id, key.attempt, last_steps=reach(marks, written)):
             if observation.seq > run.seqs.get(observation.writer, 0):
                 self._judge_in(run, observation)
             else:
@@ -375,10 +406,40 @@ class AlertEngine:
                 .where(Alert.state == "pending", col(Run.state).in_(GONE))
                 .distinct()
             ).all()
+            silent = silent_runs(session)
+            mark = gap_mark(session) if self._gap_mark is None else self._gap_mark
+            lost = lost_since(session, mark)
+            again = bool(due(session, self._settings, self._clock()))
         for key in sorted({_Key(*row) for row in held}):
             self._alone(key, partial(self._finish, key))
         for key in sorted({_Key(*row) for row in over}):
             self._alone(key, partial(self._close, key))
+        now = self._clock().timestamp()
+        for run in silent:
+            key = _Key(run.run_id, run.attempt)
+            if key not in self._paused:
+                self._alone(key, partial(self._look_at_the_clock, key, run, now))
+        if again:
+            self._store.write(lambda session: remind(session, self._settings, self._clock()))
+        self._gap_mark = mark
+        for gap in lost:
+            key = _Key(gap.run_id, gap.attempt)
+            self._alone(key, partial(self._tell_of_gap, key, gap))
+            self._gap_mark, self._gap_moved = gap.id, True
+
+    def _look_at_the_clock(self, key: _Key, run: Silent, now: float) -> None:
+        if key not in self._runs and (
+            key in self._stalled or not run.may_be_stalled(self._rules.stalled, now, self._listens_since)
+        ):
+            return
+        known = self._run(key)
+        known.take(known.window.tick(now, max(run.progress_at, self._listens_since), run.step_time_s))
+        # Once told, a run that has left memory need not come back for it.
+        (self._stalled.add if any(e.kind == "stalled" for e in known.book) else self._stalled.discard)(key)
+
+    def _tell_of_gap(self, key: _Key, gap: Lost) -> None:
+        run = self._run(key)
+        run.take(run.window.gap(gap.first, gap.last, gap.count, gap.reason, gap.rank))
 
     def _close(self, key: _Key) -> None:
         run = self._run(key)
@@ -399,11 +460,12 @@ class AlertEngine:
                 transitions=run.transitions,
                 marks=list(run.moved.values()),
                 skips=list(run.window.skips),
+                framework=run.framework,
             )
             for key, run in self._runs.items()
             if run.unstored
         }
-        if not work:
+        if not work and not self._gap_moved:
             return
         try:
             self._write(work)
@@ -416,9 +478,15 @@ class AlertEngine:
 
     def _write(self, work: Mapping[_Key, Work]) -> None:
         now = self._clock()
-        changed = self._store.write(
-            lambda session: [store(session, self._settings, item, now) for item in work.values()]
-        )
+        mark = self._gap_mark if self._gap_moved else None
+
+        def write(session: Session) -> list[list[dict[str, Any]]]:
+            if mark is not None:
+                set_gap_mark(session, mark)
+            return [store(session, self._settings, item, now) for item in work.values()]
+
+        changed = self._store.write(write)
+        self._gap_moved = False
         for (key, item), alerts in zip(work.items(), changed, strict=True):
             fired = {transition.entry.id for transition in item.transitions if transition.kind == "firing"}
             self._runs[key].stored()
@@ -427,17 +495,3 @@ class AlertEngine:
                 if alert["id"] in fired:
                     for observe in self.observers:
                         observe(item.run, alert)
-
-
-def _nbytes(observation: Observation) -> int:
-    body = observation.body
-    return sum(len(f.data) for s in body.summaries for f in s.fields) + sum(len(h.counts) for h in body.histograms)
-
-
-def _reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two queries
-    """How many steps back a replay must go: to the oldest mark, and before it what warms up the rules."""
-    marked = {mark.writer: mark.step for mark in marks}
-    if any(writer not in marked for writer, _, _ in written):
-        return _ALL_STEPS
-    newest = max((step for _, _, step in written), default=-1)
-    return newest - min(marked.values(), default=-1) + WARM_UP_STEPS

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,16 +12,17 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.book import Entry, Transition
 from floatscope_server.alerts.machine import Phase, State
-from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Evaluated
+from floatscope_server.alerts.models import Alert, AlertEvent, Endpoint, Evaluated, Silence
+from floatscope_server.alerts.notices import deliver, is_silenced, new_event_id, silences_at
 from floatscope_server.alerts.texts import message
-from floatscope_server.alerts.views import alert_view, webhook_body
+from floatscope_server.alerts.views import alert_view
 from floatscope_server.jsontext import number, plain, plain_number
 from floatscope_server.models import StepEvent
 from floatscope_server.rules.run import Skip
 from floatscope_server.rules.verdict import Severity, Verdict
 from floatscope_server.settings import Settings
 
-__all__ = ["Mark", "Work", "new_event_id", "open_entries", "store", "wants"]
+__all__ = ["Mark", "Work", "open_entries", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +46,7 @@ class Work:
     transitions: Iterable[Transition]
     marks: Iterable[Mark]
     skips: Iterable[Skip] = ()
-
-
-def new_event_id() -> str:
-    """The id of an event, and of the webhook that tells of it."""
-    return f"evt_{uuid.uuid4().hex}"
-
-
-def wants(endpoint: Endpoint, kind: str, severity: str) -> bool:
-    """Whether an endpoint has asked for alerts of this kind and severity."""
-    enough = Severity[severity.upper()] >= Severity[endpoint.min_severity.upper()]
-    return endpoint.enabled and enough and (not endpoint.kinds or kind in endpoint.kinds)
+    framework: str = ""
 
 
 def store(session: Session, settings: Settings, work: Work, now: datetime) -> list[dict[str, Any]]:
@@ -70,9 +59,10 @@ def store(session: Session, settings: Settings, work: Work, now: datetime) -> li
         session.flush()
         entry.id = rows[entry].id
     endpoints = list(session.exec(select(Endpoint).where(Endpoint.enabled)))
+    silences = silences_at(session, now)
     for transition in work.transitions:
         if transition.kind != "dropped":
-            _event(session, settings, endpoints, rows[transition.entry], transition, now)
+            _event(session, settings, endpoints, silences, rows[transition.entry], transition, now)
     for mark in work.marks:
         known = session.get(Evaluated, mark.writer)
         if known is None:
@@ -98,7 +88,7 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     verdict, state = entry.verdict, entry.state
     first = state.since if state.fired is None else state.fired
     row = None if entry.id is None else session.get(Alert, entry.id)
-    english, chinese = message(verdict, first, entry.hits)
+    english, chinese = message(verdict, first, entry.hits, work.framework)
     detail = plain(dict(verdict.detail))
     if entry.layers:
         detail["layers"] = list(entry.layers)
@@ -126,7 +116,8 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
     row.severity, row.state = state.severity.label, state.phase.value
     row.first_step, row.last_step = first, state.held
     row.since_step = min(verdict.since_step, state.since)
-    row.layer, row.rank, row.format, row.reason = verdict.layer, verdict.rank, verdict.format, verdict.reason
+    row.layer, row.rank, row.device = verdict.layer, verdict.rank, verdict.device
+    row.format, row.reason = verdict.format, verdict.reason
     row.message, row.message_zh = english, chinese
     row.value, row.threshold = plain_number(verdict.value), plain_number(verdict.threshold)
     row.hits, row.detail, row.machine = entry.hits, detail, _machine(entry)
@@ -141,6 +132,7 @@ def _event(
     session: Session,
     settings: Settings,
     endpoints: Iterable[Endpoint],
+    silences: Sequence[Silence],
     row: Alert,
     transition: Transition,
     now: datetime,
@@ -154,22 +146,8 @@ def _event(
     if transition.kind == "firing":
         # The same transaction may have closed it already; what is told is how it fired.
         view |= {"state": Phase.FIRING.value, "resolved_at": None, "resolved_reason": None}
-    kind = f"alert.{transition.kind}"
-    body = json.dumps(webhook_body(settings, kind, now, view), ensure_ascii=False, allow_nan=False)
-    for endpoint in endpoints:
-        if wants(endpoint, row.kind, row.severity):
-            assert endpoint.id is not None
-            session.add(
-                Delivery(
-                    endpoint_id=endpoint.id,
-                    event_id=event.id,
-                    alert_id=row.id,
-                    type=kind,
-                    body=body,
-                    next_at=now,
-                    created_at=now,
-                )
-            )
+    if not is_silenced(silences, row.run, row.kind, row.layer, now):
+        deliver(session, settings, endpoints, event, f"alert.{transition.kind}", view, now)
 
 
 def _machine(entry: Entry) -> dict[str, Any]:
@@ -179,6 +157,8 @@ def _machine(entry: Entry) -> dict[str, Any]:
         "since": entry.state.since,
         "held": entry.state.held,
         "fired": entry.state.fired,
+        "since_at": entry.state.since_at,
+        "held_at": entry.state.held_at,
         "members": sorted(entry.members),
         "covered": sorted(entry.covered),
         "certainty": entry.verdict.certainty,
@@ -209,6 +189,8 @@ def _entry(row: Alert) -> Entry:
             since=machine["since"],
             held=machine["held"],
             fired=machine["fired"],
+            since_at=machine.get("since_at"),
+            held_at=machine.get("held_at"),
         ),
         verdict=Verdict(
             kind=row.kind,
@@ -219,6 +201,7 @@ def _entry(row: Alert) -> Entry:
             tensor=row.detail.get("tensor"),
             format=row.format,
             rank=row.rank,
+            device=row.device,
             value=None if row.value is None else number(row.value),
             threshold=None if row.threshold is None else number(row.threshold),
             hits=row.hits,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Index, Integer, Text, text
 from sqlmodel import Field, SQLModel
 
-__all__ = ["Alert", "AlertEvent", "Delivery", "Endpoint", "Evaluated"]
+__all__ = ["Alert", "AlertEvent", "Delivery", "Endpoint", "Evaluated", "Rule", "Silence"]
 
 # SQLite only numbers rows by itself where the key is spelled INTEGER.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
@@ -70,7 +70,8 @@ class Alert(SQLModel, table=True):
 class AlertEvent(SQLModel, table=True):
     """A transition. ``id`` is made in the transaction that stores it and names the event everywhere.
 
-    ``kind`` is firing, resolved, or superseded (the alert gained severity and goes on as a new entry; nobody is told).
+    ``kind`` is firing, resolved, superseded (the alert gained severity and goes on as a new entry; nobody is told), or
+    "reminder N" (it still fires and nobody has acknowledged it).
     """
 
     __tablename__ = "alert_event"
@@ -97,6 +98,35 @@ class Evaluated(SQLModel, table=True):
     seq: int = Field(sa_type=BigInteger)
     step: int = Field(sa_type=BigInteger)
     held: bool = False
+
+
+class Rule(SQLModel, table=True):
+    """What an operator has set of the rules: ``preset`` (null: that of all runs) and single ``parameters`` over it.
+
+    ``run_id`` 0 stands for all runs.
+    """
+
+    __tablename__ = "rule"
+
+    run_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    preset: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict, sa_column=_json())
+    changed_at: datetime
+
+
+class Silence(SQLModel, table=True):
+    """Alerts that nobody is told of before ``until``: of one run, one kind, one layer and what is in it; null stands
+    for all. They fire and resolve as ever."""
+
+    __tablename__ = "silence"
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    run: str | None = None
+    kind: str | None = None
+    layer: str | None = None
+    until: datetime
+    comment: str = ""
+    created_at: datetime
 
 
 class Endpoint(SQLModel, table=True):

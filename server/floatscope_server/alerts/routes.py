@@ -1,8 +1,7 @@
-"""HTTP: alerts, rules, endpoints and deliveries."""
+"""HTTP: alerts, endpoints and deliveries."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -14,13 +13,13 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session, col, delete, select
 
 from floatscope_server.alerts.connect import Guard
-from floatscope_server.alerts.ledger import new_event_id
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint
+from floatscope_server.alerts.notices import new_event_id
 from floatscope_server.alerts.signing import first_secrets, rotated
 from floatscope_server.alerts.views import alert_view, alerts_of, delivery_view, endpoint_view, webhook_body
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import Refusal
-from floatscope_server.rules import RULES, RuleParameters
+from floatscope_server.rules import RULES
 from floatscope_server.services import Running
 
 __all__ = ["router"]
@@ -59,15 +58,6 @@ class AlertOut(BaseModel):
     resolved_at: str | None
     resolved_reason: str | None
     acknowledged_at: str | None
-
-
-class RuleOut(BaseModel):
-    """A rule with the parameters in force."""
-
-    kind: str
-    description: str
-    description_zh: str
-    parameters: dict[str, float]
 
 
 class EndpointIn(BaseModel):
@@ -168,21 +158,6 @@ def acknowledge(services: Running, alert_id: Id) -> dict[str, Any]:
     if found is None:
         raise _unknown("alert", alert_id)
     return found
-
-
-@router.get("/rules", response_model=list[RuleOut])
-def list_rules() -> list[RuleOut]:
-    """The rules and their parameters."""
-    parameters = RuleParameters()
-    return [
-        RuleOut(
-            kind=kind,
-            description=english,
-            description_zh=chinese,
-            parameters=dataclasses.asdict(getattr(parameters, field)),
-        )
-        for kind, (field, english, chinese) in RULES.items()
-    ]
 
 
 def _check_url(url: str, guard: Guard) -> None:

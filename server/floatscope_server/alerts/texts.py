@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from floatscope_server.alerts.advice import ADVICE
+from floatscope_server.alerts.course_texts import HAPPENED
+from floatscope_server.alerts.keys import with_keys
 from floatscope_server.rules.loss_scale import Scaler
 from floatscope_server.rules.verdict import Verdict
 
@@ -45,6 +47,23 @@ def figure(value: float | None) -> str:
         return "Inf" if value > 0 else "-Inf"
     mantissa, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if mantissa == 0.5 and exponent > 11 else f"{value:.4g}"
+
+
+_SPELLED = frozenset(
+    {
+        "nonfinite",
+        "loss_zero",
+        "loss_spike",
+        "grad_norm_spike",
+        "loss_scale_collapse",
+        "limit_near",
+        "limit_crossed",
+        "underflow",
+    }
+)
+"""Kinds whose sentences depend on more than their numbers; ``course_texts`` has those of the others."""
+
+_BYTES = frozenset({"used", "total", "slope"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +367,9 @@ def _on_zh(verdict: Verdict) -> str:
     return "" if verdict.rank is None else f"（rank {verdict.rank}）"
 
 
-def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
-    """The text of an alert that fired at ``step`` and counts ``hits``, in English and in Chinese."""
+def message(verdict: Verdict, step: int, hits: int, framework: str = "") -> tuple[str, str]:
+    """The text of an alert that fired at ``step`` and counts ``hits``, in English and in Chinese. ``framework``: whose
+    settings it names (``keys.FRAMEWORKS``)."""
     origin = ("", "")
     if verdict.kind == "nonfinite":
         origin = _origin(verdict.detail.get("producer"), verdict.detail.get("limit"))
@@ -363,9 +383,46 @@ def message(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
         eta = figure(verdict.detail["steps_to_overflow"])
         origin = f" At the present trend it overflows in {eta} steps.", f" 按当前趋势将在 {eta} 步后溢出。"
     words = _Words(_where(verdict), _more(verdict, hits), origin)
-    happened = _happened(verdict, step, words)
+    happened = _happened(verdict, step, words) if verdict.kind in _SPELLED else _told(verdict, step, hits)
     # A NaN loss whose step the scaler skipped has not reached the weights.
     reason = "skipped" if verdict.kind == "nonfinite" and verdict.detail.get("skipped") else verdict.reason
     of_format = ADVICE.get((verdict.kind, verdict.format or ""))
     means = ADVICE.get((verdict.kind, reason)) or of_format or ADVICE[(verdict.kind, "")]
-    return f"{happened[0]}{origin[0]} {means[0]}", f"{happened[1]}{origin[1]} {means[1]}"
+    advice = with_keys(means[0], framework), with_keys(means[1], framework)
+    return f"{happened[0]}{origin[0]} {advice[0]}", f"{happened[1]}{origin[1]} {advice[1]}"
+
+
+def _told(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
+    """The first sentence of a kind whose sentences stand in ``course_texts``."""
+    english, chinese = HAPPENED.get((verdict.kind, verdict.reason)) or HAPPENED[(verdict.kind, "")]
+    detail = verdict.detail
+    spelled: dict[str, str] = {}
+    for name, value in detail.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            spelled[name] = _bytes(value) if name in _BYTES else figure(float(value))
+        else:
+            spelled[name] = str(value)
+    spelled |= {
+        "value": figure(verdict.value),
+        "threshold": figure(verdict.threshold),
+        "percent": percent(verdict.value),
+        "level_percent": percent(detail.get("level")),
+        "step": str(step),
+        "since": str(verdict.since_step),
+        "layer": str(verdict.layer),
+        "format": str(verdict.format),
+        "rank": str(verdict.rank),
+        "device": str(verdict.device),
+        "reason": verdict.reason,
+    }
+    if verdict.kind == "coverage_low":
+        spelled["missing"] = str(detail["trainable"] - detail["observed"])
+    where, more = _where(verdict), _more(verdict, hits)
+    card = "?" if verdict.device is None else verdict.device
+    local = {"on": _on(verdict), "where": where[0], "more": more[0], "card": card}
+    local_zh = {"on": _on_zh(verdict), "where": f" {where[1]}", "more": more[1], "card": card}
+    return english.format_map(spelled | local), chinese.format_map(spelled | local_zh)
+
+
+def _bytes(value: float) -> str:
+    return f"{value / (1 << 30):.3g} GiB" if value >= 1 << 28 else f"{value / (1 << 20):.3g} MiB"

@@ -9,11 +9,19 @@ from urllib.parse import quote
 
 from sqlmodel import Session, col, func, select
 
-from floatscope_server.alerts.models import Alert, Delivery, Endpoint
+from floatscope_server.alerts.models import Alert, Delivery, Endpoint, Silence
 from floatscope_server.jsontext import stamp
 from floatscope_server.settings import Settings
 
-__all__ = ["alert_tally", "alert_view", "alerts_of", "delivery_view", "endpoint_view", "webhook_body"]
+__all__ = [
+    "alert_tally",
+    "alert_view",
+    "alerts_of",
+    "delivery_view",
+    "endpoint_view",
+    "silence_view",
+    "webhook_body",
+]
 
 
 def alert_view(alert: Alert) -> dict[str, Any]:
@@ -101,7 +109,20 @@ def delivery_view(delivery: Delivery) -> dict[str, Any]:
     }
 
 
+def silence_view(silence: Silence) -> dict[str, Any]:
+    """A silence; null covers all."""
+    return {
+        "id": silence.id,
+        "run": silence.run,
+        "kind": silence.kind,
+        "layer": silence.layer,
+        "until": stamp(silence.until),
+        "comment": silence.comment,
+        "created_at": stamp(silence.created_at),
+    }
+
+
 def webhook_body(settings: Settings, kind: str, at: datetime, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent: ``kind`` is alert.firing, alert.resolved or alert.test."""
+    """What is sent: ``kind`` is alert.firing, alert.reminder, alert.resolved or alert.test."""
     url = None if settings.url is None else f"{settings.url}/#/run/{quote(str(data['run']), safe='')}"
     return {"type": kind, "timestamp": stamp(at), "data": {**data, "run_url": url}}

@@ -6,20 +6,20 @@ import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from fastapi import Response
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Run, WalFrame
+from floatscope_server.models import Attempt, Run, Stream, StreamState, WalFrame
 from floatscope_server.query.layertable import run_layers
-from floatscope_server.query.line import line_of, span_of
+from floatscope_server.query.line import line_of, span_of, stream_id
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.window import State, source_of
 
-__all__ = ["Answers", "Flights", "Tagged", "window_tag"]
+__all__ = ["Answers", "Flights", "Tagged", "newest_tag", "window_tag"]
 
 _SETTLED = "private, max-age=60, stale-while-revalidate=600"
 """For what is sealed: only what comes late, or a format that becomes known, changes it."""
@@ -127,9 +127,10 @@ def window_tag(
     attempt: int | None,
     first: int | None,
     last: int | None,
+    histograms: bool = False,
 ) -> tuple[str, bool]:
     """A tag for ``question`` (all that was asked) about steps ``first`` to ``last`` of a kind, and whether all of them
-    are sealed. ``store`` is the epoch of the store."""
+    are sealed. ``store`` is the epoch of the store; ``histograms``: the answer is made of them too."""
     assert run.id is not None
     line = line_of(session, run.id, attempt)
     span = span_of(line, first, last)
@@ -137,6 +138,11 @@ def window_tag(
     reach = reach_of(session, run, attempt)
     parts: list[object] = [store, run.id, question, span, run_layers(session, run.id).digest]
     settled = False
+    if histograms:
+        stream = stream_id(session, run.id, f"hist/{kind}")
+        of_stream = col(WalFrame.stream_id) == stream, col(StreamState.stream_id) == stream
+        parts.append(session.execute(select(func.max(WalFrame.id)).where(of_stream[0])).scalar())
+        parts.append(session.execute(select(func.sum(StreamState.epoch)).where(of_stream[1])).scalar())
     if source is not None and span is not None:
         touched = [stretch for stretch in line if stretch.first <= span[1] and stretch.last >= span[0]]
         states = [source.states.get(stretch.attempt, State()) for stretch in touched]
@@ -145,8 +151,45 @@ def window_tag(
         if not settled:
             newest = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == source.stream)
             parts += [session.execute(newest).scalar(), [state.sealed for state in states]]
-        parts.append([(state.epoch, state.ranks) for state in states])
+        # Sealing what comes later changes nothing of what is settled.
+        parts.append([(state.version if settled else state.epoch, state.ranks) for state in states])
         complete = reach.complete_to
         parts += [reach.world, reach.missing, None if complete is None else min(complete, span[1])]
-    tag = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    return tag, settled and last is not None
+    # Histograms are sealed apart, and later.
+    return _digest(parts), settled and last is not None and not histograms
+
+
+_ATTEMPTS = (
+    select(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step))
+    .where(col(Attempt.run_id) == bindparam("run"))
+    .order_by(col(Attempt.n))
+)
+_STATES = (
+    select(col(Stream.id), col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch))
+    .join(StreamState, col(StreamState.stream_id) == col(Stream.id))
+    .where(col(Stream.run_id) == bindparam("run"), col(Stream.name).in_(bindparam("names", expanding=True)))
+    .order_by(col(Stream.id), col(StreamState.attempt))
+)
+_NEWEST = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == bindparam("stream"))
+
+
+def newest_tag(session: Session, runs: Sequence[Run], *, store: str, question: object, streams: Sequence[str]) -> str:
+    """A tag for ``question`` about all that ``streams`` (names) of ``runs`` have, another one with each frame of them;
+    ``store`` is the epoch of the store."""
+    connection = session.connection()
+    parts: list[object] = [store, question]
+    for run in runs:
+        assert run.id is not None
+        states = [tuple(row) for row in connection.execute(_STATES, {"run": run.id, "names": list(streams)})]
+        newest = [
+            connection.execute(_NEWEST, {"stream": stream}).scalar()
+            for stream in dict.fromkeys(row[0] for row in states)
+        ]
+        attempts = [tuple(row) for row in connection.execute(_ATTEMPTS, {"run": run.id})]
+        reach = reach_of(session, run).meta()
+        parts.append((run.id, run.attempt, states, newest, attempts, reach, run_layers(session, run.id).digest))
+    return _digest(parts)
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

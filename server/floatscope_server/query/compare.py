@@ -9,10 +9,11 @@ import numpy as np
 from sqlmodel import Session
 
 from floatscope_server.models import Run
-from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map, most_columns
+from floatscope_server.query.heatmap import HeatMap, HeatQuestion, comparable_cell, heat_map, most_columns
 from floatscope_server.query.line import BadQueryError, line_of, run_named, span_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.series import Series, scalar_series
+from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
 
 __all__ = ["MOST_RUNS", "compared_heat_maps", "compared_scalars", "runs_named"]
@@ -35,6 +36,7 @@ def compared_heat_maps(session: Session, reader: TileReader, runs: Sequence[Run]
     if known:
         columns = min(asked.columns, *(most_columns(session, run) for run in runs))
         cell = cell_size(min(first for first, _ in known), max(last for _, last in known), columns)
+        cell = max(comparable_cell(session, reader, run, asked, cell) for run in runs)
     return [heat_map(session, reader, run, asked, cell=cell) for run in runs]
 
 
@@ -46,10 +48,13 @@ def compared_scalars(
     first: int | None,
     last: int | None,
     points: int,
+    tails: Tails | None = None,
 ) -> list[list[Series]]:
-    """The series of each run, all of one name in cells of the same size."""
+    """The series of each run, all of one name in cells of the same size; ``tails`` are those of the server."""
     wanted = None if names is None else list(names)
-    found = [scalar_series(session, run, names=wanted, first=first, last=last, points=points) for run in runs]
+    found = [
+        scalar_series(session, run, names=wanted, first=first, last=last, points=points, tails=tails) for run in runs
+    ]
     cells: dict[str, int] = {}
     for series in (series for of_run in found for series in of_run):
         cells[series.name] = max(cells.get(series.name, 1), series.cell)

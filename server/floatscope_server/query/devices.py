@@ -16,8 +16,8 @@ from floatscope_server.query.frames import StoredFrame, stored_frames
 from floatscope_server.query.line import Stretch, stream_id
 from floatscope_server.query.sealed import Sealed
 from floatscope_server.query.series import Piece, pooled_series
+from floatscope_server.store.framed import devices_of
 from floatscope_server.store.parts import NANOSECONDS
-from floatscope_server.store.replay import DEVICES
 from floatscope_server.store.shapes import DEVICES as SHAPE
 from floatscope_server.store.shapes import SEEN, figures_of
 from floatscope_server.tiles.points import Points
@@ -152,7 +152,7 @@ def _tail(
     attempts = session.exec(select(WalFrame.attempt).where(WalFrame.stream_id == stream).distinct()).all()
     for attempt in sorted(attempts):
         stretch = Stretch(attempt=attempt, first=first, last=last)
-        yield from stored_frames(session, stream, stretch, DEVICES.decode, rank=rank)
+        yield from stored_frames(session, stream, stretch, devices_of, rank=rank)
 
 
 def _tail_points(session: Session, stream: int, low: int, high: int) -> dict[tuple[int, int, str], Points]:

@@ -115,12 +115,14 @@ class Metric:
         values = np.asarray(planes[wanted[0]])
         if self.stat == Stat.LOG2_AMAX:
             known = ~np.isnan(limits)
-            bits: Plane = (limits.astype(np.float32)[:, None] - values).astype(np.float32)
-            bits[(np.asarray(planes[wanted[1]]) > 0) & known[:, None]] = -np.inf
+            bits: Plane = np.subtract(limits.astype(np.float32)[:, None], values, dtype=np.float32)
+            broken = np.asarray(planes[wanted[1]]) > 0
+            if broken.any():
+                bits[broken] = -np.inf
             bits[~known] = MISSING
-            gone = is_missing(values)
+            gone = np.isnan(values)
             if gone.any():
-                bits[gone] = MISSING
+                bits[gone & is_missing(values)] = MISSING
             return bits
         shown = values.astype(np.float32)
         if self.executed and (unknown := np.isnan(limits)).any():

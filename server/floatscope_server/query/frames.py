@@ -16,8 +16,8 @@ from sqlmodel import Session, col
 from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
 from floatscope_server.query.line import Stretch
+from floatscope_server.store.framed import frame_of
 from floatscope_server.store.parts import MAX_STEPS
-from floatscope_server.store.replay import SUMMARIES
 
 __all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames", "summary_frames_at"]
 
@@ -79,12 +79,13 @@ def stored_frames(
     session: Session,
     stream: int,
     stretch: Stretch,
-    decode: Callable[[bytes], _T],
+    decode: Callable[[bytes], _T | None],
     *,
     longest: int | None = None,
     rank: int | None = None,
 ) -> Iterator[StoredFrame[_T]]:
-    """Frames of ``stream`` that touch ``stretch``, of ``rank`` or of all, in the order they were written.
+    """Frames of ``stream`` that touch ``stretch``, of ``rank`` or of all, in the order they were written, but for those
+    that ``decode`` makes nothing of.
 
     ``longest``: the most steps that a frame of this stream can have, if there is such a limit.
     """
@@ -100,7 +101,9 @@ def stored_frames(
     # Whoever asked may stop early; a cursor of PostgreSQL must not stay open.
     with session.execute(statement) as rows:
         for row in rows:
-            yield _stored(row, decode(row.data))
+            content = decode(row.data)
+            if content is not None:
+                yield _stored(row, content)
 
 
 def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -160,12 +163,13 @@ def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> I
         if missing:
             fetched = session.execute(select(col(WalFrame.id), col(WalFrame.data)).where(col(WalFrame.id).in_(missing)))
             for row in fetched:
-                frame = frames[row.id] = Frame.of(SUMMARIES.decode(row.data))
-                cache.put(row.id, frame, sum(field.nbytes for field in frame.fields.values()))
+                frame = frames[row.id] = frame_of(row.data)
+                if frame is not None:
+                    cache.put(row.id, frame, sum(field.nbytes for field in frame.fields.values()))
         for row in part:
-            content = frames[row.id]
-            assert content is not None
-            yield _stored(row, content)
+            # One that is damaged is missing.
+            if (content := frames[row.id]) is not None:
+                yield _stored(row, content)
 
 
 def _stored(row: Row[Any], content: _T) -> StoredFrame[_T]:

@@ -14,15 +14,16 @@ from floatscope_server.jsontext import values_of
 from floatscope_server.models import LayerRow, Run
 from floatscope_server.query.dump_window import DumpWindow
 from floatscope_server.query.fields import AGGREGATES, METRICS, Metric
-from floatscope_server.query.layertable import run_layers
-from floatscope_server.query.line import BadQueryError, line_of, span_of
+from floatscope_server.query.layertable import RunLayers, run_layers
+from floatscope_server.query.line import BadQueryError, Stretch, line_of, span_of
+from floatscope_server.query.otherformat import OtherFormat, other_format
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.ranks import Reach, reach_of
 from floatscope_server.query.window import TileReader, source_of
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["HeatMap", "HeatQuestion", "heat_map", "most_columns"]
+__all__ = ["HeatMap", "HeatQuestion", "comparable_cell", "heat_map", "most_columns"]
 
 _STEPS = Stat.STEPS, Agg.MAX
 
@@ -129,11 +130,12 @@ def heat_map(
     table = run_layers(session, run.id)
     limits = table.limits(asked.kind, asked.chosen, how)
     rows = table.rows(asked.kind, asked.chosen, how)
-    names = None if asked.names is None else set(asked.names)
-    shown = [layer for layer in table.ordered if names is None or names & {layer.name, str(layer.index)}]
+    names = asked.names
+    shown = _shown(table, asked)
     line = line_of(session, run.id, asked.attempt)
     source = source_of(session, run.id, f"layer/{asked.kind}")
     span = span_of(line, asked.first, asked.last) if dump is None else dump.span(asked.first, asked.last)
+    other = None
     if span is None or (source is None and dump is None):
         cell, starts, shown, resolution, damaged = 1, np.empty(0, np.int64), [], 1, 0
         values = np.empty((0, 0), np.float32)
@@ -141,6 +143,10 @@ def heat_map(
         cell = cell or cell_size(*span, max(1, min(asked.columns, _MOST_CELLS // max(1, len(shown)))))
         starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
         layers = np.sort(np.array([layer.index for layer in shown], np.intp))
+        other = None if dump is not None else _other(session, reader, run, asked, line, span, layers)
+        if other is not None:
+            cell = other.cell(cell)
+            starts = np.arange(span[0] // cell, span[1] // cell + 1) * cell
         wanted = dict.fromkeys(how.wanted(asked.agg))
         if names is None and how.may_lack:
             wanted[_STEPS] = None
@@ -153,14 +159,21 @@ def heat_map(
             )
         resolution, damaged = window.resolution, window.damaged
         values = how.of(window.planes, asked.agg, limits[layers])
+        if other is not None and source is not None:
+            values = np.array(values)
+            values[np.searchsorted(layers, other.layers)] = other.plane(session, reader, source, line, how, cell)
         if names is None:
             of = window.planes[list(wanted)[-1 if how.may_lack else 0]]
             seen: npt.NDArray[np.bool_] = np.any(~is_missing(of), axis=1)
             numbers = set(layers[seen].tolist())
             shown = [layer for layer in shown if layer.index in numbers]
         row_of = np.searchsorted(layers, [layer.index for layer in shown]).astype(np.intp)
-        keep = _worst_rows(values[row_of], how, asked.rows)
-        shown, values = [shown[at] for at in keep], values[row_of[keep]]
+        if asked.rows is not None and len(shown) > asked.rows:
+            keep = _worst_rows(values[row_of], how, asked.rows)
+            shown, row_of = [shown[at] for at in keep], row_of[keep]
+        # A matrix of 2000 layers takes 5 MB: mostly it is in order as it is.
+        if len(row_of) != len(values) or (np.diff(row_of) != 1).any():
+            values = values[row_of]
     return HeatMap(
         kind=asked.kind,
         metric=asked.metric,
@@ -172,7 +185,7 @@ def heat_map(
         cell=cell,
         columns=starts,
         layers=shown,
-        rows=[rows[layer.index] for layer in shown],
+        rows=[_row(rows[layer.index], other) for layer in shown],
         values=values,
         resolution=resolution,
         damaged=damaged,
@@ -180,9 +193,48 @@ def heat_map(
     )
 
 
-def _worst_rows(values: npt.NDArray[np.float32], how: Metric, rows: int | None) -> list[int]:
-    if rows is None or len(values) <= rows:
-        return list(range(len(values)))
+def comparable_cell(session: Session, reader: TileReader, run: Run, asked: HeatQuestion, cell: int) -> int:
+    """``cell``, or the wider one that ``heat_map`` would use in its place."""
+    assert run.id is not None
+    line = line_of(session, run.id, asked.attempt)
+    span = span_of(line, asked.first, asked.last)
+    if span is None:
+        return cell
+    table = run_layers(session, run.id)
+    layers = np.array([layer.index for layer in _shown(table, asked)], np.intp)
+    other = _other(session, reader, run, asked, line, span, np.sort(layers))
+    return cell if other is None else other.cell(cell)
+
+
+def _shown(table: RunLayers, asked: HeatQuestion) -> list[wire.Layer]:
+    names = None if asked.names is None else set(asked.names)
+    return [layer for layer in table.ordered if names is None or names & {layer.name, str(layer.index)}]
+
+
+def _other(
+    session: Session,
+    reader: TileReader,
+    run: Run,
+    asked: HeatQuestion,
+    line: list[Stretch],
+    span: tuple[int, int],
+    layers: npt.NDArray[np.intp],
+) -> OtherFormat | None:
+    assert run.id is not None
+    table, how = run_layers(session, run.id), METRICS[asked.metric]
+    return other_format(
+        session, reader, run, table, line, kind=asked.kind, chosen=asked.chosen, how=how, span=span, layers=layers
+    )
+
+
+def _row(row: Mapping[str, object], other: OtherFormat | None) -> Mapping[str, object]:
+    """What the answer says of a layer; where its numbers are from histograms, the format they are in."""
+    if other is None or row["index"] not in other.layers:
+        return row
+    return {**row, "format": other.chosen, "from_histograms": True}
+
+
+def _worst_rows(values: npt.NDArray[np.float32], how: Metric, rows: int) -> list[int]:
     sign = 1.0 if how.worst == "min" else -1.0
     worst = np.fmin.reduce(sign * values.astype(np.float64), axis=1)
     return sorted(np.argsort(worst, kind="stable")[:rows].tolist())

@@ -8,19 +8,17 @@ from sqlmodel import Session, select
 from floatscope import wire
 from floatscope_server.models import LayerRow, Run
 from floatscope_server.query.dump_window import DumpWindow
-from floatscope_server.query.frames import stored_frames
+from floatscope_server.query.histpiece import HistPiece
+from floatscope_server.query.histtails import HistTails
 from floatscope_server.query.line import BadQueryError, Stretch, canonical_line, stream_id
 from floatscope_server.query.pool import cell_size
-from floatscope_server.query.ranks import reach_of
-from floatscope_server.query.sealed_histograms import SealedHistograms
 from floatscope_server.store.hist_merge import merge_histograms
-from floatscope_server.store.parts import MAX_STEP, MAX_STEPS
-from floatscope_server.store.replay import HISTOGRAMS
+from floatscope_server.store.parts import MAX_STEP
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
 from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.ragged import starts_of
 
-__all__ = ["UnknownLayerError", "layer_histogram", "tail_rows"]
+__all__ = ["UnknownLayerError", "layer_histogram"]
 
 _NOTE = (
     "bin i counts finite non-zero magnitudes in (edge(i), edge(i + 1)]; edge(i) is the float32 with bits i << 22, "
@@ -42,13 +40,14 @@ def layer_histogram(
     last: int | None,
     columns: int,
     dump: DumpWindow | None = None,
+    tails: HistTails | None = None,
 ) -> dict[str, object]:
     """At most ``columns`` columns, ``cell`` steps each; ``first`` of a column is the bin of ``counts[0]``.
 
     ``cell`` is 1 where every histogram is a column of its own: one for each stretch of steps of which it is stored.
     Else a column is the sum of those that begin in its cell. It adds up the ranks where their rows merge, and is
     ``complete`` when each has reported its own; else it is that of the lowest rank. A stretch that ranks have cut
-    differently is one column. With ``dump`` it is what that holds.
+    differently is one column. With ``dump`` it is what that holds. ``tails`` are those of the server.
     """
     if kind not in wire.KINDS:
         raise BadQueryError(f"unknown kind {kind!r}; known are {', '.join(wire.KINDS)}")
@@ -58,15 +57,14 @@ def layer_histogram(
         raise UnknownLayerError(layer)
     stream = stream_id(session, run.id, f"hist/{kind}")
     low, high = 0 if first is None else first, MAX_STEP if last is None else last
-    pieces: list[tuple[Stretch, SealedHistograms, HistRows]] = []
+    pieces: list[HistPiece] = []
     for stretch in canonical_line(session, run.id) if stream is not None and dump is None else []:
         assert stream is not None
         part = Stretch(attempt=stretch.attempt, first=max(stretch.first, low), last=min(stretch.last, high))
         if part.first <= part.last:
-            sealed = SealedHistograms(session, stream, part.attempt, [row.idx // HISTOGRAM_BLOCK])
-            pieces.append((part, sealed, tail_rows(session, run, stream, part, row.idx)))
+            pieces.append(HistPiece.of(session, tails or HistTails(), run, stream, part, [row.idx]))
     if dump is None:
-        cell, found = _rows(pieces, row.idx, columns)
+        cell, found = _rows(pieces, columns)
     else:
         cell, found = _rows_of(dump, row.idx, low, high, columns)
     starts = starts_of(found.length)
@@ -91,13 +89,6 @@ def layer_histogram(
     }
 
 
-def tail_rows(session: Session, run: Run, stream: int, part: Stretch, layer: int | None) -> HistRows:
-    """What is not sealed of ``part``, merged over the ranks; of ``layer`` or of all."""
-    frames = stored_frames(session, stream, part, HISTOGRAMS.decode, longest=MAX_STEPS)
-    complete_to = reach_of(session, run, part.attempt).complete_to
-    return merge_histograms(((stored.rank, stored.content) for stored in frames), complete_to, layer)
-
-
 def _rows_of(dump: DumpWindow, layer: int, first: int, last: int, columns: int) -> tuple[int, HistRows]:
     """Those of a dump, as ``_rows``: its ranks have all that they will have."""
     found = merge_histograms(dump.histograms, MAX_STEP, layer)
@@ -108,21 +99,13 @@ def _rows_of(dump: DumpWindow, layer: int, first: int, last: int, columns: int) 
     return cell, found.pooled(cell)
 
 
-def _rows(pieces: list[tuple[Stretch, SealedHistograms, HistRows]], layer: int, columns: int) -> tuple[int, HistRows]:
+def _rows(pieces: list[HistPiece], columns: int) -> tuple[int, HistRows]:
     """Steps of a cell, and a row for each column."""
-    if sum(sealed.most_rows(part.first, part.last) for part, sealed, _ in pieces) <= columns * HISTOGRAM_BLOCK:
-        single = [
-            HistRows.joined([sealed.touching(part.first, part.last, layer), tail]) for part, sealed, tail in pieces
-        ]
+    if sum(piece.most_rows() for piece in pieces) <= columns * HISTOGRAM_BLOCK:
         # An attempt's last histogram may reach over the first step of the next one.
-        all_rows = HistRows.concatenated([HistRows.none(), *single])
+        all_rows = HistRows.concatenated([HistRows.none(), *(piece.rows() for piece in pieces)])
         if len(all_rows.steps) <= columns:
             return 1, all_rows
-    spans = [span for part, sealed, _ in pieces if (span := sealed.span(part.first, part.last)) is not None]
-    spans += [(int(tail.steps[0]), int(tail.steps[-1])) for _, _, tail in pieces if len(tail.steps)]
-    first, last = min(low for low, _ in spans), max(high for _, high in spans)
-    cell = cell_size(first, last, columns)
-    parts = [HistRows.none()]
-    for part, sealed, tail in pieces:
-        parts += [sealed.records(part.first, part.last, cell, layer), tail]
-    return cell, HistRows.concatenated(parts).pooled(cell)
+    spans = [span for piece in pieces if (span := piece.span()) is not None]
+    cell = cell_size(min(low for low, _ in spans), max(high for _, high in spans), columns)
+    return cell, HistRows.concatenated([piece.records(cell) for piece in pieces]).pooled(cell)

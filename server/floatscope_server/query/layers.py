@@ -19,6 +19,7 @@ from floatscope_server.query.layertable import RunLayers, run_layers
 from floatscope_server.query.line import BadQueryError, line_of, span_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.series import scalar_figures
+from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import State, TileReader, source_of
 
 __all__ = ["Arrays", "Reading", "latest_values", "layer_series", "tail_values"]
@@ -130,8 +131,9 @@ def latest_values(
     metrics: Sequence[str] | None,
     chosen: str,
     names: Sequence[str] | None,
+    tails: Tails | None = None,
 ) -> Reading:
-    """The newest values of each layer in the present attempt, and of each scalar."""
+    """The newest values of each layer in the present attempt, and of each scalar; ``tails`` are those of the server."""
     assert run.id is not None
     hows = _metrics(metrics)
     _known_kind(kind)
@@ -151,7 +153,7 @@ def latest_values(
         arrays[f"values/{name}"] = how.of(planes, "worst", table.limits(kind, chosen, how)[layers])[:, 0]
     scalars = {
         name: {"step": figures["last_step"], "value": figures["last"]}
-        for name, figures in scalar_figures(session, run.id).items()
+        for name, figures in scalar_figures(session, run.id, tails).items()
     }
     return Reading(
         meta={

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Executable, Select, Table, bindparam, func, literal, select, union_all
+from sqlalchemy import Executable, Table, bindparam, func, select
 from sqlmodel import Session
 
 from floatscope_server.models import Tile, TileRaw
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
+from floatscope_server.query.directory import Directory
 from floatscope_server.query.stepwise import made_plane, needed_for
 from floatscope_server.query.tilecache import TileCache, TileKey, TileValues
 from floatscope_server.tiles.codec import Flag, is_missing
@@ -33,37 +33,23 @@ _STATS = {int(stat): stat for stat in Stat}
 _AGGS = {int(agg): agg for agg in Agg}
 
 
-def _keys(table: Table, parts: tuple[int, ...]) -> Executable:
-    """The rows of full tiles (0), of parts (1), or of both. Built once: that takes longer than to run it."""
-    queries: list[Select[Any]] = []
-    for number in parts:
-        query = select(
-            table.c.id,
-            table.c.stat,
-            table.c.agg,
-            table.c.block,
-            literal(number).label("is_part"),
-            table.c.idx,
-            table.c.flags,
-        ).where(
-            table.c.stream_id == bindparam("stream"),
-            table.c.attempt == bindparam("attempt"),
-            table.c.stat.in_(bindparam("stats", expanding=True)),
-            table.c.agg.in_(bindparam("aggs", expanding=True)),
-            table.c.block.in_(bindparam("blocks", expanding=True)),
-            table.c.idx >= bindparam(f"low{number}"),
-            table.c.idx <= bindparam(f"high{number}"),
-        )
-        if table is _TILE:
-            query = query.where(table.c.level == bindparam("level"), table.c.part == number)
-        queries.append(query)
-    return queries[0] if len(queries) == 1 else union_all(*queries)
+def _keys(table: Table) -> Executable:
+    """Rows without their data. Built once: that takes longer than to run it."""
+    query = select(table.c.id, table.c.stat, table.c.agg, table.c.block, table.c.idx, table.c.flags).where(
+        table.c.stream_id == bindparam("stream"),
+        table.c.attempt == bindparam("attempt"),
+        table.c.stat.in_(bindparam("stats", expanding=True)),
+        table.c.agg.in_(bindparam("aggs", expanding=True)),
+        table.c.block.in_(bindparam("blocks", expanding=True)),
+        table.c.idx >= bindparam("low"),
+        table.c.idx <= bindparam("high"),
+    )
+    if table is _TILE:
+        query = query.where(table.c.level == bindparam("level"), table.c.part == bindparam("part"))
+    return query
 
 
-_KEYS: dict[tuple[bool, tuple[int, ...]], Executable] = {
-    (pooled, parts): _keys(_TILE if pooled else _RAW, parts)
-    for pooled, parts in ((False, (0,)), (True, (0,)), (True, (1,)), (True, (0, 1)))
-}
+_KEYS = {False: _keys(_RAW), True: _keys(_TILE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +99,11 @@ class _Piece:
     flags: int
 
 
-_Pieces = dict[tuple[Stat, Agg, int], dict[int, _Piece]]
-"""By statistic, what of it, and block; by first step."""
+_PieceOf = tuple[Stat, Agg, int]
+"""Statistic, what of it, and block."""
+
+_Pieces = dict[_PieceOf, dict[int, _Piece]]
+"""By first step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,12 +116,13 @@ class Sealed:
 
     session: Session
     cache: TileCache
+    directory: Directory
     cells: Cells
     wanted: Sequence[Wanted]
     layers: npt.NDArray[np.intp]
     stream: int
     attempt: int
-    epoch: int
+    version: int
     sealed: int
     geometry: Geometry
     coarsest: int = 1
@@ -255,38 +245,42 @@ class Sealed:
         if level and Agg.WEIGHT in aggs:
             stats = sorted({*stats, Stat.STEPS})
         span = self.geometry.span(level)
-        table = _TILE if level else _RAW
         part = self.geometry.part_columns * self.geometry.cell(level)
         # Beyond these there may be rows of what is being sealed.
         full, parts = self.sealed // span, self.sealed // part if level else 0
+        # Whether it is a part, its steps, and the numbers of the first and the last.
         ranges = [(0, span, segment.first // span, min((segment.end - 1) // span, full - 1))]
         if level:
             per_tile = span // part
             ranges.append(
                 (1, part, max(segment.first // part, full * per_tile), min((segment.end - 1) // part, parts - 1))
             )
-        asked: dict[str, object] = {
-            "stream": self.stream,
-            "attempt": self.attempt,
-            "level": level,
-            "stats": stats,
-            "aggs": aggs,
-            "blocks": list(self._blocks),
-        }
-        which = []
-        for number, (_, _, low, high) in enumerate(ranges):
-            if low <= high:
-                which.append(number)
-                asked |= {f"low{number}": low, f"high{number}": high}
-        if not which:
-            return {}
-        rows = self.session.connection().execute(_KEYS[level > 0, tuple(which)], asked)
         found: _Pieces = {}
-        for row_id, stat, agg, block, is_part, idx, flags in rows:
-            steps = ranges[is_part][1]
-            key = TileKey(table.name, row_id, self.stream, self.attempt, self.epoch)
-            of_key = found.setdefault((_STATS[stat], _AGGS[agg], block), {})
-            of_key[idx * steps] = _Piece(idx * steps, (idx + 1) * steps, key, flags)
+        for number, steps, low, high in ranges:
+            of = (self.stream, self.attempt, self.version, level, number, *stats, -1, *aggs, -1, *self._blocks)
+
+            def read(
+                low: int, high: int, number: int = number, steps: int = steps
+            ) -> Iterator[tuple[int, tuple[_PieceOf, _Piece]]]:
+                asked: dict[str, object] = {
+                    "stream": self.stream,
+                    "attempt": self.attempt,
+                    "level": level,
+                    "part": number,
+                    "stats": stats,
+                    "aggs": aggs,
+                    "blocks": list(self._blocks),
+                    "low": low,
+                    "high": high,
+                }
+                for row_id, stat, agg, block, idx, flags in self.session.connection().execute(_KEYS[level > 0], asked):
+                    place = (self.stream, self.attempt, level, number, stat, agg, block, idx)
+                    piece = _Piece(idx * steps, (idx + 1) * steps, TileKey(row_id, place, self.version), flags)
+                    yield idx, ((_STATS[stat], _AGGS[agg], block), piece)
+
+            if low <= high:
+                for of_key, piece in self.directory.listed(of, low, high, read):
+                    found.setdefault(of_key, {})[piece.first] = piece
         return found
 
 
@@ -316,14 +310,19 @@ def _strip(
     found = [(piece, tile) for piece in sources if (tile := tiles.get(piece.key.id)) is not None]
     size = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
     last = rows.stop - 1 if isinstance(rows, slice) else int(rows[-1])
-    if found and all(tile.values is not None and not tile.values.ndim and tile.rows > last for _, tile in found):
+    covered = sum(
+        min(piece.end, segment.end) - max(piece.first, segment.first)
+        for piece, tile in found
+        if tile.values is not None and tile.rows > last
+    )
+    whole = covered == segment.end - segment.first
+    if whole and all(tile.values is not None and not tile.values.ndim for _, tile in found):
         value = found[0][1].values
         assert value is not None
-        covered = sum(min(piece.end, segment.end) - max(piece.first, segment.first) for piece, _ in found)
-        if covered == segment.end - segment.first and all(tile.values == value for _, tile in found):
+        if all(tile.values == value for _, tile in found):
             return _Strip(np.broadcast_to(value, (size, columns)), nan=False)
-    wide = any(tile.values is not None and tile.values.dtype == np.float64 for _, tile in found)
-    values = empty_plane((size, columns), np.float64 if wide else np.float32)
+    dtype = np.float64 if any(t.values is not None and t.values.dtype == np.float64 for _, t in found) else np.float32
+    values = np.empty((size, columns), dtype) if whole else empty_plane((size, columns), dtype)
     for piece, tile in found:
         if tile.values is None:
             continue

@@ -12,6 +12,7 @@ from floatscope_server.models import Run
 from floatscope_server.query.answers import Tagged, window_tag
 from floatscope_server.query.devices import device_samples, device_series
 from floatscope_server.query.dump_window import DumpWindow, dump_window
+from floatscope_server.query.fields import METRICS
 from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import BadQueryError, run_named
@@ -145,6 +146,7 @@ async def heatmap(
             attempt=attempt,
             first=first,
             last=last,
+            histograms=METRICS[metric].executed and format_ != "auto",
         )
 
         def make() -> Response:
@@ -208,7 +210,17 @@ async def histogram(
         of = run_named(session, run)
         held = dumped(session, of, dump, kind=kind, rank=rank, histograms=True)
         return JSONText(
-            layer_histogram(session, of, layer=layer, kind=kind, first=first, last=last, columns=columns, dump=held)
+            layer_histogram(
+                session,
+                of,
+                layer=layer,
+                kind=kind,
+                first=first,
+                last=last,
+                columns=columns,
+                dump=held,
+                tails=services.reader.histograms,
+            )
         )
 
     return await services.answer(question)

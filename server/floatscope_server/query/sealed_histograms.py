@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -14,6 +15,9 @@ from floatscope_server.store.shapes import HISTOGRAM_SHAPE
 from floatscope_server.tiles.hist import HistRows
 
 __all__ = ["SealedHistograms"]
+
+Layers = npt.NDArray[np.int64]
+"""Numbers of layers."""
 
 _BATCH = 100
 """Tiles read at once: about 4 MB."""
@@ -61,32 +65,55 @@ class SealedHistograms:
         ]
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
-    def touching(self, first: int, last: int, layer: int | None = None) -> HistRows:
-        """The rows that share steps with this stretch, of ``layer`` or of all."""
+    @property
+    def last_step(self) -> int:
+        """At which the last row that is sealed begins; -1 before the first."""
+        return max((int(levels[min(levels)].last[-1]) for levels in self._shelves.values()), default=-1)
+
+    def touching(self, first: int, last: int, layers: Layers | None = None) -> HistRows:
+        """The rows that share steps with this stretch, of ``layers`` or of all."""
         ids = [
             number
             for levels in self._shelves.values()
             if 0 in levels
             for number in levels[0].id[_before(levels[0], first, last)]
         ]
-        return HistRows.latest([HistRows.none(), *self._read(0, ids, 0, last, layer, first)])
+        return HistRows.latest([HistRows.none(), *self._read(0, ids, 0, last, layers, first)])
 
-    def records(self, first: int, last: int, cell: int, layer: int | None = None) -> HistRows:
-        """The rows that begin in this stretch, added up to stretches of ``cell`` steps or finer; in no order."""
-        wanted: dict[tuple[int, int, int], list[int]] = {}
-        for shelves in self._shelves.values():
-            levels = sorted((level for level in shelves if cell % HISTOGRAM_SHAPE.cell(level) == 0), reverse=True)
-            for stretch in cover(first, last, levels or [0], HISTOGRAM_SHAPE):
-                for level, low, high in answering(shelves, HISTOGRAM_SHAPE, *stretch):
-                    shelf = shelves[level]
-                    wanted.setdefault((level, low, high), []).extend(shelf.id[shelf.touching(low, high)].tolist())
+    def records(
+        self, first: int, last: int, cell: int, layers: Layers | None = None, block: int | None = None
+    ) -> HistRows:
+        """The rows that begin in this stretch, of ``block`` or of all, added up to stretches of ``cell`` steps or
+        finer; in no order."""
         parts = [HistRows.none()]
-        for (level, low, high), ids in wanted.items():
-            parts += self._read(level, ids, low, high, layer, None)
+        for (level, low, high), ids in self._covering(first, last, cell, block).items():
+            parts += self._read(level, ids, low, high, layers, None)
         return HistRows.concatenated(parts)
 
+    def rows_at(self, first: int, last: int, cell: int) -> int:
+        """How many rows the tiles have that ``records`` would read."""
+        found = 0
+        for shelves in self._shelves.values():
+            for level, low, high in self._levels(shelves, first, last, cell):
+                found += int(shelves[level].n[shelves[level].touching(low, high)].sum())
+        return found
+
+    def _covering(self, first: int, last: int, cell: int, block: int | None) -> dict[tuple[int, int, int], list[int]]:
+        wanted: dict[tuple[int, int, int], list[int]] = {}
+        for of, shelves in self._shelves.items():
+            for level, low, high in self._levels(shelves, first, last, cell) if block in (None, of) else ():
+                shelf = shelves[level]
+                wanted.setdefault((level, low, high), []).extend(shelf.id[shelf.touching(low, high)].tolist())
+        return wanted
+
+    @staticmethod
+    def _levels(shelves: dict[int, Shelf], first: int, last: int, cell: int) -> Iterator[tuple[int, int, int]]:
+        levels = sorted((level for level in shelves if cell % HISTOGRAM_SHAPE.cell(level) == 0), reverse=True)
+        for stretch in cover(first, last, levels or [0], HISTOGRAM_SHAPE) if first <= last else ():
+            yield from answering(shelves, HISTOGRAM_SHAPE, *stretch)
+
     def _read(
-        self, level: int, ids: list[int], low: int, high: int, layer: int | None, reaching: int | None
+        self, level: int, ids: list[int], low: int, high: int, layers: Layers | None, reaching: int | None
     ) -> list[HistRows]:
         parts: list[HistRows] = []
         for start in range(0, len(ids), _BATCH):
@@ -94,8 +121,8 @@ class SealedHistograms:
             for (data,) in self._session.execute(select(col(HistTile.data)).where(col(HistTile.id).in_(some))):
                 rows: HistRows = HISTOGRAM_SHAPE.decode(level, data)
                 keep = (rows.steps >= low) & (rows.steps <= high)
-                if layer is not None:
-                    keep &= rows.layer == layer
+                if layers is not None:
+                    keep &= np.isin(rows.layer, layers)
                 if reaching is not None:
                     keep &= rows.steps + rows.ahead + rows.span > reaching
                 parts.append(rows.take(np.flatnonzero(keep)))

@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import bindparam, select
 from sqlmodel import Session, SQLModel
 
-from floatscope_server.store.replay import SCALARS
+from floatscope_server.store.framed import scalars_of
 from floatscope_server.tiles.points import Points
 
 __all__ = ["Tails"]
@@ -90,7 +90,7 @@ def _read(session: Session, key: _Key, tail: _Tail) -> int:
     pieces: dict[str, list[Points]] = {}
     for number, data in rows:
         tail.newest = number
-        for series in SCALARS.decode(data):
+        for series in scalars_of(data) or ():
             steps = np.frombuffer(series.steps, "<i8")
             pieces.setdefault(series.name, []).append(Points(steps, np.frombuffer(series.values, "<f8")))
             tail.n += len(steps)

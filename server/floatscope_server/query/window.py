@@ -12,7 +12,9 @@ from sqlmodel import Session, col
 
 from floatscope_server.models import Attempt, Stream, StreamState
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
+from floatscope_server.query.directory import Directory
 from floatscope_server.query.frames import FrameCache
+from floatscope_server.query.histtails import HistTails
 from floatscope_server.query.levels import Sealed, last_tile
 from floatscope_server.query.line import Stretch
 from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
@@ -34,11 +36,18 @@ def _nobody(_: Iterable[Suspect]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far an attempt of a stream is sealed (``stream_state``), and how many ranks it has."""
+    """How far an attempt of a stream is sealed (``stream_state``), how many ranks it has, and its ``last`` step."""
 
     sealed: int = 0
     epoch: int = 0
+    appends: int = 0
     ranks: int = 1
+    last: int = -1
+
+    @property
+    def version(self) -> int:
+        """Another one when anything that was sealed has changed."""
+        return self.epoch - self.appends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +68,12 @@ _STREAM = select(
     col(Stream.keep_bits),
     col(Stream.keep_bits_pooled),
 ).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
-_SEALED = select(col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch)).where(
-    col(StreamState.stream_id) == bindparam("stream")
+_SEALED = select(
+    col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch), col(StreamState.appends)
+).where(col(StreamState.stream_id) == bindparam("stream"))
+_ATTEMPTS = select(col(Attempt.n), col(Attempt.world), col(Attempt.last_step)).where(
+    col(Attempt.run_id) == bindparam("run")
 )
-_WORLDS = select(col(Attempt.n), col(Attempt.world)).where(col(Attempt.run_id) == bindparam("run"))
 
 
 def source_of(session: Session, run_id: int, name: str) -> Source | None:
@@ -71,11 +82,12 @@ def source_of(session: Session, run_id: int, name: str) -> Source | None:
     stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
     if stream is None:
         return None
-    sealed = {attempt: (at, epoch) for attempt, at, epoch in connection.execute(_SEALED, {"stream": stream.id})}
-    worlds = connection.execute(_WORLDS, {"run": run_id})
-    states = {
-        n: State(sealed=sealed.get(n, (0, 0))[0], epoch=sealed.get(n, (0, 0))[1], ranks=world) for n, world in worlds
-    }
+    sealed = {attempt: row for attempt, *row in connection.execute(_SEALED, {"stream": stream.id})}
+    states: dict[int, State] = {}
+    for n, world, last in connection.execute(_ATTEMPTS, {"run": run_id}):
+        upto, epoch, appends = sealed.get(n, (0, 0, 0))
+        last = -1 if last is None else last
+        states[n] = State(sealed=upto, epoch=epoch, appends=appends, ranks=world, last=last)
     geometry = None
     if stream.columns is not None:
         geometry = Geometry(
@@ -124,8 +136,10 @@ class TileReader:
     what it has decoded beside them; any thread may ask."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.tiles = TileCache(max_bytes // 2)
-        self.frames = FrameCache(max_bytes // 4)
+        self.tiles = TileCache(max_bytes // 4)
+        self._directory = Directory()
+        self.histograms = HistTails()
+        self.frames = FrameCache(max_bytes // 8)
         self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
         """Told of tiles that cannot be read; must not block."""
         # All statistics of 256 steps of 2000 layers take 35 MB, and two such stretches are open.
@@ -134,7 +148,8 @@ class TileReader:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self.tiles.nbytes + self.frames.nbytes + self._tail.nbytes
+        held = (self.tiles, self.frames, self.histograms, self._directory, self._tail)
+        return sum(each.nbytes for each in held)
 
     def window(
         self,
@@ -170,12 +185,13 @@ class TileReader:
                 sealed = Sealed(
                     session=session,
                     cache=self.tiles,
+                    directory=self._directory,
                     cells=cells,
                     wanted=list(wanted),
                     layers=layers,
                     stream=source.stream,
                     attempt=stretch.attempt,
-                    epoch=state.epoch,
+                    version=state.version,
                     sealed=state.sealed,
                     geometry=source.geometry,
                 )
@@ -215,24 +231,30 @@ class TileReader:
                     near = max(low, end - _NEAR)
                     for start, stop in ((near, end), (low, near)):
                         if (found.steps < 0).any():
-                            found.take(chunk.first + start, _cut(chunk, start, stop), layers)
+                            there_too = int(np.searchsorted(layers, chunk.layers))
+                            planes = _cut(chunk, start, stop, layers[:there_too])
+                            found.take(chunk.first + start, planes, layers)
         rest = layers[found.steps < 0]
         if source.geometry is not None and state.sealed and len(rest):
             tile = last_tile(session, source.stream, attempt)
             if tile is not None:
                 first = tile * source.geometry.columns
-                stretch = Stretch(attempt=attempt, first=first, last=first + source.geometry.columns - 1, cut=True)
-                window = self.window(
-                    session,
-                    source,
-                    [stretch],
-                    first=first,
-                    last=stretch.last,
-                    cell=1,
-                    wanted={*wanted, (Stat.COUNT, Agg.VALUE)},
-                    layers=rest,
-                )
-                found.take(first, window.planes, rest)
+                end = min(first + source.geometry.columns, state.last + 1)
+                near = max(first, end - _NEAR)
+                for start, stop in ((near, end), (first, near)):
+                    rest = layers[found.steps < 0]
+                    if start < stop and len(rest):
+                        window = self.window(
+                            session,
+                            source,
+                            [Stretch(attempt=attempt, first=start, last=stop - 1, cut=True)],
+                            first=start,
+                            last=stop - 1,
+                            cell=1,
+                            wanted={*wanted, (Stat.COUNT, Agg.VALUE)},
+                            layers=rest,
+                        )
+                        found.take(start, window.planes, rest)
         return Latest(steps=found.steps, planes=found.planes)
 
     def tail(
@@ -265,8 +287,16 @@ class TileReader:
                 if not len(places):
                     continue
                 steps.insert(0, of_chunk[places])
-                planes = _cut(chunk, 0, CHUNK)
-                pieces.insert(0, {what: _rows(_made(what, planes), layers)[:, places] for what in wanted})
+                start, stop = int(places[0]), int(places[-1]) + 1
+                there_too = int(np.searchsorted(layers, chunk.layers))
+                planes = _cut(chunk, start, stop, layers[:there_too])
+                pieces.insert(
+                    0,
+                    {
+                        what: _lengthened(_made(what, planes, stop - start), len(layers))[:, places - start]
+                        for what in wanted
+                    },
+                )
                 if sum(map(len, steps)) >= most:
                     break
         joined = {
@@ -297,13 +327,12 @@ class TileReader:
                 if not len(places):
                     continue
                 start, stop = start + int(places[0]), start + int(places[-1]) + 1
-                planes = _cut(chunk, start, stop)
                 there = int(np.searchsorted(layers, chunk.layers))
+                planes = _cut(chunk, start, stop, layers[:there])
                 for what in wanted:
-                    made = made_plane(what, planes)
-                    if made is None:
+                    values = made_plane(what, planes)
+                    if values is None:
                         continue
-                    values = made[_as_rows(layers[:there])]
                     at = chunk.first + start
                     if what[1] == Agg.MEAN:
                         ones = np.broadcast_to(np.float32(1), values.shape)
@@ -326,22 +355,19 @@ class _Newest:
         self.planes: dict[Wanted, Plane] = {what: empty_plane((len(layers), 1)) for what in wanted}
 
     def take(self, first: int, planes: dict[Wanted, Plane], layers: npt.NDArray[np.intp]) -> None:
-        """``planes`` of level 0 from step ``first`` on; its rows are all layers of the run, or as many as ``layers``
-        where those are fewer than ours."""
+        """``planes`` of level 0 from step ``first`` on, of ``layers`` or of the first of them."""
         count = planes.get((Stat.COUNT, Agg.VALUE))
         if count is None or not count.shape[1]:
             return
-        whole = layers is self.layers
-        rows = np.searchsorted(self.layers, layers)
-        observed = ~is_missing(_rows(count, layers) if whole else count)
+        rows = np.searchsorted(self.layers, layers[: len(count)])
+        observed = ~is_missing(count)
         new = observed.any(axis=1) & (self.steps[rows] < 0)
         at = observed.shape[1] - 1 - np.argmax(observed[:, ::-1], axis=1)
         self.steps[rows[new]] = first + at[new]
         for what, held in self.planes.items():
             made = made_plane(what, planes)
             if made is not None:
-                values = _rows(made, layers) if whole else made
-                held[rows[new], 0] = values[new, at[new]]
+                held[rows[new], 0] = made[new, at[new]]
 
 
 def _key(source: Source, attempt: int, state: State) -> TailKey:
@@ -352,25 +378,22 @@ def _stats(wanted: Collection[Wanted]) -> set[Stat]:
     return {stat for stat, _ in wanted}
 
 
-def _cut(chunk: Chunk, start: int, stop: int) -> dict[Wanted, Plane]:
-    return {what: plane[:, start:stop] for what, plane in chunk.planes.items()}
+def _cut(chunk: Chunk, start: int, stop: int, layers: npt.NDArray[np.intp]) -> dict[Wanted, Plane]:
+    """Of ``layers``, all of which it has."""
+    rows = _as_rows(layers)
+    return {what: plane[rows, start:stop] for what, plane in chunk.planes.items()}
 
 
-def _made(what: Wanted, planes: dict[Wanted, Plane]) -> Plane:
+def _made(what: Wanted, planes: dict[Wanted, Plane], columns: int) -> Plane:
     made = made_plane(what, planes)
-    if made is None:
-        shape = next(iter(planes.values())).shape if planes else (0, CHUNK)
-        return empty_plane((shape[0], shape[1]))
-    return made
+    return empty_plane((0, columns)) if made is None else made
 
 
-def _rows(plane: Plane, layers: npt.NDArray[np.intp]) -> Plane:
-    """Those of ``layers``; missing where ``plane`` is too short."""
-    there = int(np.searchsorted(layers, len(plane)))
-    values = plane[_as_rows(layers[:there])]
-    if there == len(layers):
-        return values
-    return np.concatenate((values, empty_plane((len(layers) - there, plane.shape[1]), plane.dtype)))
+def _lengthened(plane: Plane, rows: int) -> Plane:
+    """Missing where ``plane`` is too short."""
+    if len(plane) == rows:
+        return plane
+    return np.concatenate((plane, empty_plane((rows - len(plane), plane.shape[1]), plane.dtype)))
 
 
 def _as_rows(layers: npt.NDArray[np.intp]) -> Rows:

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
-from floatscope_server.query.answers import Tagged, window_tag
+from floatscope_server.models import Run
+from floatscope_server.query.answers import Tagged, newest_tag, window_tag
 from floatscope_server.query.compare import compared_heat_maps, compared_scalars, runs_named
 from floatscope_server.query.heatmap import HeatQuestion
 from floatscope_server.query.layers import Reading, latest_values, layer_series, tail_values
@@ -136,22 +137,32 @@ async def latest(
     format_: Format = "auto",
     layers: Layers = None,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """The newest values of each layer and of each scalar; a step of -1 is none."""
+    asked = ("latest", run, kind, metrics, format_, layers, MEDIA_TYPE in accept)
 
-    def question(session: Session) -> Response:
-        found = latest_values(
-            session,
-            services.reader,
-            run_named(session, run),
-            kind=kind,
-            metrics=split(metrics),
-            chosen=format_,
-            names=split(layers),
-        )
-        return _response(accept, found)
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        streams = (f"layer/{kind}", "scalar")
+        tag = newest_tag(session, [of], store=services.store.epoch, question=asked, streams=streams)
 
-    return await services.answer(question)
+        def make() -> Response:
+            found = latest_values(
+                session,
+                services.reader,
+                of,
+                kind=kind,
+                metrics=split(metrics),
+                chosen=format_,
+                names=split(layers),
+                tails=services.tails,
+            )
+            return _response(accept, found)
+
+        return Tagged(tag=tag, settled=False, make=make)
+
+    return await services.shared(asked, known, question)
 
 
 @router.get("/runs/{run}/tail", responses=BLOCK)
@@ -166,25 +177,33 @@ async def tail(
     most: Annotated[int, Query(ge=1, le=4000, description="Steps, the newest.")] = 600,
     layers: Layers = None,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """What is newest, step by step, of the present attempt: what came since a step or since an earlier answer."""
+    asked = ("tail", run, kind, metric, format_, since, commit, most, layers, MEDIA_TYPE in accept)
 
-    def question(session: Session) -> Response:
-        found = tail_values(
-            session,
-            services.reader,
-            run_named(session, run),
-            kind=kind,
-            metric=metric,
-            chosen=format_,
-            since=since,
-            commit=commit,
-            most=most,
-            names=split(layers),
-        )
-        return _response(accept, found)
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        tag = newest_tag(session, [of], store=services.store.epoch, question=asked, streams=(f"layer/{kind}",))
 
-    return await services.answer(question)
+        def make() -> Response:
+            found = tail_values(
+                session,
+                services.reader,
+                of,
+                kind=kind,
+                metric=metric,
+                chosen=format_,
+                since=since,
+                commit=commit,
+                most=most,
+                names=split(layers),
+            )
+            return _response(accept, found)
+
+        return Tagged(tag=tag, settled=False, make=make)
+
+    return await services.shared(asked, known, question)
 
 
 @router.get("/compare", responses=BLOCK)
@@ -203,6 +222,7 @@ async def compare(
     last: ToStep = None,
     columns: Annotated[int, Query(ge=1, le=4000, description="Or points of a scalar.")] = 600,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """Heat maps or scalars of several runs in cells of the same steps, in the order of ``runs``."""
     if what not in ("heatmap", "scalars"):
@@ -219,8 +239,15 @@ async def compare(
         names=split(layers),
     )
 
-    def question(session: Session) -> Response:
+    key = ("compare", runs, what, asked, names, MEDIA_TYPE in accept)
+    streams = ("scalar",) if what == "scalars" else (f"layer/{kind}", f"hist/{kind}")
+
+    def question(session: Session) -> Tagged:
         found = runs_named(session, split(runs) or ())
+        tag = newest_tag(session, found, store=services.store.epoch, question=key, streams=streams)
+        return Tagged(tag=tag, settled=False, make=lambda: answer(session, found))
+
+    def answer(session: Session, found: list[Run]) -> Response:
         if what == "heatmap":
             maps = compared_heat_maps(session, services.reader, found, asked)
             metas = [{"run": run.name, **of.meta()} for run, of in zip(found, maps, strict=True)]
@@ -228,7 +255,9 @@ async def compare(
             if MEDIA_TYPE in accept:
                 return Response(pack({"runs": metas}, arrays), media_type=MEDIA_TYPE)
             return JSONText([{**meta, "values": of.values} for meta, of in zip(metas, maps, strict=True)])
-        compared = compared_scalars(session, found, names=split(names), first=first, last=last, points=columns)
+        compared = compared_scalars(
+            session, found, names=split(names), first=first, last=last, points=columns, tails=services.tails
+        )
         if MEDIA_TYPE in accept:
             series_of = [
                 {"run": run.name, "series": [one.meta() for one in of]} for run, of in zip(found, compared, strict=True)
@@ -247,4 +276,4 @@ async def compare(
             ]
         )
 
-    return await services.answer(question)
+    return await services.shared(key, known, question)

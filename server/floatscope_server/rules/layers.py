@@ -12,9 +12,9 @@ import numpy as np
 
 from floatscope_server.rules import limits, producer, underflow
 from floatscope_server.rules.crossings import Crossings, broken_finding, limit_findings
+from floatscope_server.rules.findings import series_finding, settled
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record
-from floatscope_server.rules.scalars import series_finding
 from floatscope_server.rules.tensors import BACKWARD, Bool, Index, LayerTable, Rows
 from floatscope_server.rules.verdict import Finding, Outcome, Severity, Verdict
 
@@ -206,8 +206,8 @@ class LayerWindow:
         by_format: dict[str, list[int]] = {}
         for at in np.flatnonzero(warning | critical).tolist():
             by_format.setdefault(table.format(kind, int(seen.layers[at])) or "", []).append(at)
-        settled = np.zeros(self._size, np.bool_)
-        settled[seen.layers] = ~seen.warned
+        sound = np.zeros(self._size, np.bool_)
+        sound[seen.layers] = ~seen.warned
         for fmt in table.formats(kind):
             chosen = sorted(by_format.get(fmt, []), key=lambda at: table.place(int(seen.layers[at])))
             position = {f"{self._rank}:{int(seen.layers[at])}": at for at in chosen}
@@ -238,7 +238,7 @@ class LayerWindow:
                 active={
                     member: Severity.CRITICAL if critical[at] else Severity.WARNING for member, at in position.items()
                 },
-                clear=_settled(settled, self._rank),
+                clear=settled(sound, self._rank),
                 verdict=worded,
                 group_steps=rule.group_steps,
                 hold=rule.hold,
@@ -270,11 +270,3 @@ class LayerWindow:
             trend.grow(size)
         for history in self._histories.values():
             history.grow(size)
-
-
-def _settled(mask: Bool, rank: int) -> Callable[[str], bool]:
-    def clear(member: str) -> bool:
-        owner, _, layer = member.partition(":")
-        return int(owner) == rank and int(layer) < len(mask) and bool(mask[int(layer)])
-
-    return clear

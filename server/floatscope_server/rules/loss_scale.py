@@ -64,12 +64,18 @@ def _counted(rule: LossScaleCollapse, window: Window, now: Record) -> tuple[int,
     return 1 + min(window.in_a_row, len(past)), [*near, now.step]
 
 
+def _at_minimum(rule: LossScaleCollapse, now: Record) -> bool:
+    """Whether the scaler overflows where it cannot go lower, by its scale or by its own words."""
+    low = now.loss_scale is not None and now.loss_scale <= rule.minimum
+    return now.at_minimum or (bool(now.skipped) and low)
+
+
 def classify(rule: LossScaleCollapse, window: Window, now: Record) -> Scaler:
     """The state of the scaler at ``now``."""
     scale = now.loss_scale
     if scale is not None and scale < 1:
         return Scaler.BELOW_ONE
-    if now.skipped and scale is not None and scale <= rule.minimum:
+    if _at_minimum(rule, now):
         return Scaler.AT_MINIMUM
     row, near = _counted(rule, window, now)
     if row >= rule.warning_in_a_row or len(near) >= rule.critical_skips:
@@ -82,11 +88,11 @@ def classify(rule: LossScaleCollapse, window: Window, now: Record) -> Scaler:
 
 def judge(rule: LossScaleCollapse, window: Window, now: Record) -> Outcome:
     """Warning at the third skip in a row, critical at the fifth within ten steps or at the smallest scale."""
-    if now.skipped is None:
+    if now.skipped is None and not now.at_minimum:
         return NO_DATA
     state = classify(rule, window, now)
     row, near = _counted(rule, window, now)
-    if now.skipped and now.loss_scale is not None and now.loss_scale <= rule.minimum:
+    if _at_minimum(rule, now):
         severity, reason, value, threshold = Severity.CRITICAL, "at_minimum", now.loss_scale, rule.minimum
     elif len(near) >= rule.critical_skips:
         severity, reason, value, threshold = Severity.CRITICAL, "many_skips", len(near), rule.critical_skips
@@ -100,7 +106,7 @@ def judge(rule: LossScaleCollapse, window: Window, now: Record) -> Outcome:
             severity=severity,
             reason=reason,
             since_step=near[0] if near else now.step,
-            value=float(value),
+            value=None if value is None else float(value),
             threshold=float(threshold),
             detail={
                 "scaler": state.value,

@@ -22,7 +22,7 @@ class Nonfinite:
     critical_in_a_row: int = 3
     """Steps with non-finite gradients one after the other: critical, no update has been applied for that long."""
     mask_tolerance: float = 1e-6
-    """How near a repeated grad norm must be to 1 or sqrt(2), the constants that DeepSpeed puts in place of a NaN."""
+    """How near a grad norm must be to 1 or sqrt(2), the constants that DeepSpeed puts in place of a NaN."""
     hold: int = 0
     """Steps that the condition must last before it fires."""
     keep: int = 20
@@ -33,13 +33,11 @@ class Nonfinite:
 class Window:
     """``since`` is where the present stretch of non-finite steps began, None when the last step was sound.
 
-    ``in_a_row`` counts the steps with non-finite gradients after start-up that lead up to this one, and
-    ``last_grad_norm`` is that of the record before.
+    ``in_a_row`` counts the steps with non-finite gradients after start-up that lead up to this one.
     """
 
     since: int | None = None
     in_a_row: int = 0
-    last_grad_norm: float | None = None
     reward_keys: bool = False
 
 
@@ -47,7 +45,8 @@ def _masked(rule: Nonfinite, window: Window, now: Record) -> bool:
     """Whether the grad norm is the constant that stands for a NaN. Alone that proves nothing (norms after clipping are
     1.0 too): a loss that is exactly 0 or not finite must agree."""
     norm = now.grad_norm
-    if norm is None or norm != window.last_grad_norm or not (now.loss == 0.0 or now.loss_nonfinite):
+    zero = now.loss == 0.0 and not window.reward_keys
+    if norm is None or not (zero or now.loss_nonfinite):
         return False
     return any(abs(norm - constant) <= rule.mask_tolerance for constant in _MASKED_NORMS)
 

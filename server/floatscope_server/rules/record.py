@@ -17,6 +17,8 @@ _LOSS = ("loss", "lm loss", "train/loss", "train_loss")
 _GRAD_NORM = ("floatscope/grad_norm", "grad_norm", "grad norm", "train/grad_norm")
 _LOSS_SCALE = ("floatscope/loss_scale", "loss_scale", "loss scale")
 _EVAL_LOSS = ("eval_loss", "eval/loss", "validation lm loss", "val_loss")
+_LR = ("lr", "learning_rate", "learning rate", "train/learning_rate")
+_STEP_TIME = ("step_time_s", "seconds_per_step", "elapsed_s")
 _REWARD_PARTS = ("reward", "advantage")
 _REWARD_NAMES = frozenset({"kl", "approx_kl", "objective/kl", "policy/approxkl_avg", "zero_std_ratio"})
 
@@ -28,7 +30,8 @@ class Record:
     ``grad_norm`` is unscaled and from before clipping. ``skipped`` says whether a scaler skipped the optimizer step.
     ``raw_loss_nonfinite`` counts the micro-batches whose loss was not finite. ``grad_nan`` and ``grad_inf`` tell what
     the gradients themselves held, None where they were not observed. ``loss_absent``: a log that prints its loss at
-    every step left it out here.
+    every step left it out here. ``clip_coef`` is what the gradients were multiplied with, 1 where they were not
+    clipped. ``at_minimum``: the scaler said that it cannot lower its scale any further.
     """
 
     step: int
@@ -41,6 +44,10 @@ class Record:
     grad_nan: bool | None = None
     grad_inf: bool | None = None
     loss_absent: bool = False
+    lr: float | None = None
+    step_time_s: float | None = None
+    clip_coef: float | None = None
+    at_minimum: bool = False
 
     @property
     def loss_nonfinite(self) -> bool:
@@ -79,6 +86,7 @@ def record_of(
     scalars: Mapping[str, float],
     *,
     skip_event: bool = False,
+    at_minimum: bool = False,
     seen: Collection[str] = (),
     previous_scale: float | None = None,
     grad_nan: bool | None = None,
@@ -108,4 +116,8 @@ def record_of(
         grad_nan=grad_nan,
         grad_inf=grad_inf,
         loss_absent="lm loss" in seen and "lm loss" not in scalars and "grad norm" in scalars and not fell,
+        lr=_first(scalars, _LR),
+        step_time_s=_first(scalars, _STEP_TIME),
+        clip_coef=scalars.get("clip_coef"),
+        at_minimum=at_minimum,
     )

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.observation import ALL_RANKS, Observation
+from floatscope_server.rules import stalled
+from floatscope_server.rules.devices import DeviceWindow
+from floatscope_server.rules.findings import series_finding
+from floatscope_server.rules.layer_health import LayerHealth
 from floatscope_server.rules.layers import LayerWindow
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record, has_sound_loss, record_of, scalars_by_step
+from floatscope_server.rules.reports import ReportWindow
 from floatscope_server.rules.scalars import ScalarWindow
+from floatscope_server.rules.tempo import Arrivals
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
 from floatscope_server.rules.verdict import NO_DATA, Finding
 
@@ -29,12 +35,14 @@ class _Step:
     rows: dict[str, Rows] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     skipped: bool = False
+    at_minimum: bool = False
 
     def join(self, later: _Step) -> None:
         for kind, rows in later.rows.items():
             self.rows[kind] = self.rows[kind].joined(rows) if kind in self.rows else rows
         self.values |= later.values
         self.skipped = self.skipped or later.skipped
+        self.at_minimum = self.at_minimum or later.at_minimum
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class _Rank:
         self.rank = rank
         self.scalars = ScalarWindow(rules, rank)
         self.layers = LayerWindow(rules, rank)
+        self.health = LayerHealth(rules, rank)
         self.open: _Open | None = None
 
 
@@ -82,6 +91,13 @@ class RunWindow:
         self._layers: Mapping[int, wire.Layer] = {}
         self._table = LayerTable({})
         self._world = 1
+        self._devices = DeviceWindow(rules)
+        self._reports = ReportWindow(rules)
+        self._arrivals = Arrivals()
+        self._steps_seen = 0
+        self._formats_of: object = None
+        self.last_step = -1
+        """The newest step that was judged, -1 before the first."""
 
     def judge(self, observation: Observation) -> Iterator[Finding]:
         """The findings of every step of ``observation`` that is complete, in order.
@@ -114,6 +130,44 @@ class RunWindow:
             yield from self._judge(rank, number, steps[number])
         for number, values in scalars_by_step(observation.merged).items():
             yield from self._judge_merged(number, values)
+        yield from self._beside(observation)
+
+    def _beside(self, observation: Observation) -> Iterator[Finding]:
+        """What a block holds besides the numbers of its steps: samples of cards, events, the layers' formats."""
+        body = observation.body
+        # The samples of a recording without a run carry their own row as step and count from the first.
+        step = max(self.last_step, body.first_step + body.steps - 1)
+        counts = (body.steps > 0 and not self._steps_seen) or self._devices.warmed_up(self._steps_seen)
+        yield from self._devices.judge(body.devices, observation.rank, step, counts=counts)
+        yield from self._reports.events(body.events, observation.rank)
+        formats = (id(self._layers), self._devices.fp8)
+        if self._layers and formats != self._formats_of:
+            self._formats_of = formats
+            yield from self._reports.formats(self._layers, self._table, self._devices.fp8, max(step, 0))
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all series that were logged so far."""
+        return set().union(*(rank.scalars.names for rank in self._ranks.values()))
+
+    @property
+    def step_time_s(self) -> float | None:
+        """The median seconds a step of the slowest rank; None before it is known."""
+        known = [rank.scalars.course.step_time_s for rank in self._ranks.values()]
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+    def tick(self, now: float, progress_at: float, step_time_s: float | None = None) -> Iterator[Finding]:
+        """What the clock says of a run that is not over. ``now`` and ``progress_at``, when the last new step came, in
+        seconds since 1970; ``step_time_s`` counts where the run itself tells of no step time."""
+        known = self.step_time_s
+        window = stalled.Window(
+            last_step=self.last_step, progress_at=progress_at, step_time_s=step_time_s if known is None else known
+        )
+        yield from self._reports.tick(window, now)
+
+    def gap(self, first: int, last: int, count: int, reason: str, rank: int) -> Iterator[Finding]:
+        """What the loss of ``count`` records of the steps ``first`` to ``last`` means."""
+        yield from self._reports.gap(first, last, count, reason, rank)
 
     def waits(self, writer: str) -> bool:
         """Whether the last step of ``writer`` is not complete."""
@@ -133,6 +187,7 @@ class RunWindow:
             number,
             step.values,
             skip_event=step.skipped,
+            at_minimum=step.at_minimum,
             seen=rank.scalars.names,
             previous_scale=rank.scalars.last_scale,
             grad_nan=layers.grad_nan,
@@ -145,8 +200,22 @@ class RunWindow:
                 verdict = finding.verdict(str(rank.rank))
                 self.skips.append(Skip(step=number, rank=rank.rank, layer=verdict.layer, certainty=verdict.certainty))
             yield finding
+        yield from rank.health.judge(self._table, rows, layers.broken, number, reduced=self._world > 1)
         yield from rank.scalars.judge(now)
         rank.scalars.push(now, nonfinite)
+        if self._world > 1 and now.step_time_s is not None:
+            yield from self._late(number, rank.rank, now.step_time_s)
+        if number > self.last_step:
+            self.last_step = number
+            self._steps_seen += 1
+            yield from self._reports.step(number)
+
+    def _late(self, number: int, rank: int, seconds: float) -> Iterator[Finding]:
+        rule = self._rules.straggler
+        for member, outcome in self._arrivals.add(rule, number, rank, seconds, self._world).items():
+            finding = series_finding("straggler", rule, number, member, outcome, family=f"rank{member}")
+            if finding is not None:
+                yield finding
 
     def _judge_merged(self, number: int, values: dict[str, float]) -> Iterator[Finding]:
         """A series of all ranks together. What is not finite in it was found on the rank that had it."""
@@ -164,7 +233,9 @@ def _steps(body: wire.Body) -> dict[int, _Step]:
         steps.setdefault(number, _Step()).values = values
     for event in body.events:
         if event.kind == "skipped":
-            steps.setdefault(event.step, _Step()).skipped = True
+            skipped = steps.setdefault(event.step, _Step())
+            skipped.skipped = True
+            skipped.at_minimum = bool(event.detail.get("at_minimum"))
     for summaries in body.summaries:
         block = Block(summaries.kind, Frame.of(summaries))
         for number in range(block.first_step, block.first_step + block.steps):

@@ -5,51 +5,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from floatscope_server.rules import grad_norm_spike, loss_scale, loss_spike, loss_zero, nonfinite
+from floatscope_server.rules.courses import CourseWindow
+from floatscope_server.rules.findings import series_finding
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record, has_reward_keys
 from floatscope_server.rules.series import Recent
-from floatscope_server.rules.verdict import Finding, Outcome, Severity, Status, Verdict
+from floatscope_server.rules.verdict import Finding, Outcome, Severity, Status
 
-__all__ = ["ScalarWindow", "series_finding"]
+__all__ = ["ScalarWindow"]
 
 _SKIP_WINDOW = 200
-
-
-class Held(Protocol):
-    """The part of a rule's parameters that the alert machine needs."""
-
-    @property
-    def hold(self) -> int: ...
-    @property
-    def keep(self) -> int: ...
-
-
-def series_finding(kind: str, rule: Held, step: int, rank: int, outcome: Outcome) -> Finding | None:
-    """The finding about a series; None when the step has no data for the rule."""
-    if outcome.status is Status.NO_DATA:
-        return None
-    verdict = outcome.verdict
-    member = str(rank)
-    active: dict[str, Severity] = {} if verdict is None else {member: verdict.severity}
-
-    def worded(_member: str) -> Verdict:
-        assert verdict is not None
-        return verdict
-
-    return Finding(
-        kind=kind,
-        family="",
-        step=step,
-        rank=rank,
-        active=active,
-        clear=lambda other: other == member and not active,
-        verdict=worded,
-        hold=rule.hold,
-        keep=rule.keep,
-    )
 
 
 class ScalarWindow:
@@ -65,7 +32,6 @@ class ScalarWindow:
         self._loss = Recent()
         self._grad_norm = Recent()
         self._last_loss_step: int | None = None
-        self._last_grad_norm: float | None = None
         self._loss_since: int | None = None
         self._grad_since: int | None = None
         self._grad_above_info = (False, False)
@@ -73,6 +39,7 @@ class ScalarWindow:
         self._skips: deque[int] = deque(maxlen=_SKIP_WINDOW)
         self._skips_in_a_row = 0
         self._scales: deque[float] = deque(maxlen=_SKIP_WINDOW)
+        self.course = CourseWindow(rules, rank)
 
     def learn(self, scalars: Mapping[str, float]) -> None:
         """Take note of the names that this step logs."""
@@ -86,7 +53,6 @@ class ScalarWindow:
         window = nonfinite.Window(
             since=self.nonfinite_since,
             in_a_row=self._gradients_in_a_row,
-            last_grad_norm=self._last_grad_norm,
             reward_keys=self._reward_keys,
         )
         return nonfinite.judge(self._rules.nonfinite, window, now)
@@ -130,6 +96,7 @@ class ScalarWindow:
             finding = series_finding(kind, rule, now.step, self._rank, outcome)
             if finding is not None:
                 yield finding
+        yield from self.course.judge(now, reward_keys=self._reward_keys)
 
     def push(self, now: Record, outcome: Outcome) -> None:
         """Make ``now`` part of the past."""
@@ -140,8 +107,9 @@ class ScalarWindow:
                 self._gradients_in_a_row += now.step >= rules.nonfinite.startup_steps
             else:
                 self._gradients_in_a_row = 0
+        elif now.skipped is False:
+            self._gradients_in_a_row = 0
         if now.grad_norm is not None:
-            self._last_grad_norm = now.grad_norm
             self._grad_norm.push(now.step, now.grad_norm)
         if now.loss is not None:
             self._last_loss_step = now.step

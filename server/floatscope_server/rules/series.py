@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from statistics import median
 
-__all__ = ["Recent"]
+__all__ = ["Recent", "RunningMedian"]
 
 
 class Recent:
@@ -45,3 +46,30 @@ class Recent:
             return math.nan
         middle = self.median
         return median(abs(value - middle) for value in self.values)
+
+
+class RunningMedian:
+    """The median of the last ``length`` values; each push costs a binary search."""
+
+    def __init__(self, length: int) -> None:
+        self._values: deque[float] = deque(maxlen=length)
+        self._ordered: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, value: float) -> None:
+        """Remember ``value``, which is finite."""
+        if len(self._values) == self._values.maxlen:
+            del self._ordered[bisect_left(self._ordered, self._values[0])]
+        self._values.append(value)
+        insort(self._ordered, value)
+
+    @property
+    def median(self) -> float:
+        """NaN without values."""
+        ordered = self._ordered
+        if not ordered:
+            return math.nan
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

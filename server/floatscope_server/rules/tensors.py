@@ -27,7 +27,7 @@ _PARTS = 1 << 24
 _WORST: dict[np.ufunc, tuple[str, ...]] = {
     np.logical_or: ("observed", "nonfinite"),
     np.add: ("nans", "infs"),
-    np.fmax: ("amax", "scale", "under", "floor", "zeros"),
+    np.fmax: ("amax", "scale", "under", "floor", "zeros", "rms"),
 }
 
 F64 = NDArray[np.float64]
@@ -41,8 +41,8 @@ class Rows:
 
     ``observed`` is where anything was measured; ``nonfinite`` counts NaNs and infinities. ``amax`` is the largest
     finite magnitude as the format meets it, that is, times the scale. ``scale`` is 1 where none was reported.
-    ``under``, ``floor`` and ``zeros`` are shares, NaN where they were not measured. ``part`` tells rows of one layer
-    apart that have different placements.
+    ``under``, ``floor`` and ``zeros`` are shares, NaN where they were not measured; ``rms`` is that of the finite
+    elements. ``part`` tells rows of one layer apart that have different placements.
     """
 
     kind: str
@@ -57,6 +57,7 @@ class Rows:
     under: F64
     floor: F64
     zeros: F64
+    rms: F64
 
     def joined(self, later: Rows) -> Rows:
         """Both as one; of a layer that is in both with the same placement the later row stands."""
@@ -117,6 +118,10 @@ class Block:
         self.zeros = np.divide(
             frame["zeros"], frame["count"], out=np.full(self.observed.shape, np.nan), where=self.observed
         )
+        finite = frame["count"] - self.nans - self.infs
+        shape = self.observed.shape
+        square = np.divide(frame["sumsq"], finite, out=np.full(shape, np.nan), where=finite > 0)
+        self.rms: F64 = np.sqrt(square)
 
     def rows(self, step: int) -> Rows | None:
         """The rows of ``step``; None when the block does not reach it."""
@@ -136,6 +141,7 @@ class Block:
             under=self.under[at],
             floor=self.floor[at],
             zeros=self.zeros[at],
+            rms=self.rms[at],
         )
 
 
@@ -145,7 +151,7 @@ class Operands:
 
     ``max`` is NaN where no format is known. ``limited``: its range can be judged by the largest finite element.
     ``crossable``: a non-finite element counts as a crossed limit. ``cast``: still to be rounded, else stored in the
-    format already.
+    format already. ``scaled``: by a factor of its own, which is not the loss scale.
     """
 
     formats: tuple[str | None, ...]
@@ -153,6 +159,7 @@ class Operands:
     limited: Bool
     crossable: Bool
     cast: Bool
+    scaled: Bool
 
 
 class LayerTable:
@@ -196,7 +203,7 @@ class LayerTable:
     def _build(self, kind: str) -> Operands:
         names: list[str | None] = [None] * self.size
         top = np.full(self.size, np.nan)
-        limited, crossable, cast = (np.zeros(self.size, np.bool_) for _ in range(3))
+        limited, crossable, cast, scaled = (np.zeros(self.size, np.bool_) for _ in range(4))
         for index, layer in self.layers.items():
             operand = operand_of(layer, kind)
             if operand is None:
@@ -206,8 +213,9 @@ class LayerTable:
             crossable[index] = has_judged_limit(operand)
             limited[index] = crossable[index] and operand.format not in _WITHOUT_NEAR
             cast[index] = operand.role == "cast"
+            scaled[index] = operand.scaling not in ("none", "loss")
             if kind == "grad" and operand.format == "fp16" and not cast[index]:
                 # A parameter's gradient has FP16's limit only where the module computed in FP16: its own dtype says
                 # nothing, since it is a sum over micro-batches, uses and ties.
                 limited[index] &= any(o.kind == "act" and o.format == "fp16" for o in layer.operands)
-        return Operands(formats=tuple(names), max=top, limited=limited, crossable=crossable, cast=cast)
+        return Operands(formats=tuple(names), max=top, limited=limited, crossable=crossable, cast=cast, scaled=scaled)

@@ -48,6 +48,7 @@ class Verdict:
     tensor: str | None = None
     format: str | None = None
     rank: int | None = None
+    device: str | None = None
     value: float | None = None
     threshold: float | None = None
     hits: int = 1
@@ -75,7 +76,8 @@ class Finding:
     Members are layers (``RANK:LAYER INDEX``) or series (``RANK``). Those of one family that begin within
     ``group_steps`` of each other share a cause and become one alert, led by the first. ``active`` lists the members
     for which the condition holds in causal order; ``clear`` tells of any other member whether it was seen to be sound
-    at this step. ``verdict`` words the alert that a given member leads.
+    at this step. ``verdict`` words the alert that a given member leads. ``hold`` and ``keep`` are steps, or seconds
+    where ``at`` gives the time of the finding (seconds since 1970).
     """
 
     kind: str
@@ -86,8 +88,9 @@ class Finding:
     clear: Callable[[str], bool]
     verdict: Callable[[str], Verdict]
     group_steps: int | None = None
-    hold: int = 0
-    keep: int = 0
+    hold: float = 0
+    keep: float = 0
+    at: float | None = None
 
 
 NO_DATA = Outcome(Status.NO_DATA)

@@ -373,7 +373,7 @@ class Batch:
         stream_id = run.streams[name]
         if (stream_id, attempt) not in run.opened:
             statement = upsert(self._connection, StreamState).values(
-                stream_id=stream_id, attempt=attempt, sealed=0, epoch=0
+                stream_id=stream_id, attempt=attempt, sealed=0, epoch=0, appends=0
             )
             self._connection.execute(statement.on_conflict_do_nothing())
             run.opened.add((stream_id, attempt))

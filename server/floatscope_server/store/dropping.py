@@ -43,7 +43,7 @@ __all__ = [
     "set_keeping",
 ]
 
-ROWS = 200
+ROWS = 100
 """Rows that one transaction deletes, some milliseconds: acknowledgements wait for as long."""
 
 _MANY = (int(Stat.COUNT), int(Stat.ABSMAX), int(Stat.STEPS), int(Stat.LOG2_AMAX))

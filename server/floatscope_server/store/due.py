@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, ScalarSelect, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.alerts.models import Evaluated
@@ -39,42 +40,49 @@ class Due:
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
-    """A writer and how far the rules are with it."""
+    """A writer, the highest step it sent, where it is now, and how far the rules are with it."""
 
     number: int
     rank: int
     live: bool
     last_step: int
+    at: int
     seen_at: datetime
     mark: int
     held: bool
 
 
-def due_in(session: Session, run_id: int, *, now: datetime, slack: int, lost_after_s: float) -> tuple[list[Due], bool]:
+def due_in(
+    session: Session,
+    run_id: int,
+    *,
+    now: datetime,
+    slack: int,
+    lost_after_s: float,
+    reached: Mapping[str, int] | None = None,
+) -> tuple[list[Due], bool]:
     """The next tile of each stream and attempt of a run, of those of which one is due, and the first one that something
     came late for.
 
     A tile is due when all live ranks are past its end by more than ``slack`` steps, or when its attempt has ended. A
-    rank that is late by more than ``MOST_TILES`` tiles is not waited for. Beside it: whether anything is left that may
-    become due.
+    rank that is late by more than ``MOST_TILES`` tiles is not waited for. ``reached`` is where writers (``writer.id``)
+    are now, as far as that is known: a step far ahead does not mean that those before it are done. Beside it: whether
+    anything is left that may become due.
     """
     run = session.get(Run, run_id)
     if run is None:
         return [], False
+    opened = _open(session, run_id)
+    if not opened:
+        return [], run.state not in ENDED
     layers = layers_of(session, run_id)
     attempts = {row.n: row for row in session.execute(select(Attempt).where(col(Attempt.run_id) == run_id)).scalars()}
-    sent = _sent(session, run_id, now - timedelta(seconds=lost_after_s))
+    sent = _sent(session, run_id, now - timedelta(seconds=lost_after_s), reached or {})
     limits = {n: _limit(run, attempt, sent.get(n, []), now, slack) for n, attempt in attempts.items()}
     found: list[Due] = []
-    left = False
-    states = session.execute(
-        select(StreamState, Stream)
-        .join(Stream, col(Stream.id) == col(StreamState.stream_id))
-        .where(col(Stream.run_id) == run_id, col(Stream.name).like("layer/%"))
-    )
-    for state, stream in states.all():
+    for state, stream, oldest in opened:
         geometry = geometry_of(stream) or Geometry.for_layers(layers)
         key = StreamKey(
             run_id=run_id,
@@ -85,11 +93,7 @@ def due_in(session: Session, run_id: int, *, now: datetime, slack: int, lost_aft
         )
         of_attempt = sent.get(state.attempt, [])
         limit = limits[state.attempt]
-        for late in (True, False):
-            first = _oldest(session, key, late=late)
-            if first is None:
-                continue
-            left = True
+        for late, first in oldest:
             idx = first // geometry.columns
             behind = 0 if limit is None else (limit - idx * geometry.columns) // geometry.columns
             if limit is not None and not late and behind > MOST_TILES:
@@ -109,10 +113,30 @@ def due_in(session: Session, run_id: int, *, now: datetime, slack: int, lost_aft
                         ranks=frozenset(writer.rank for writer in of_attempt if writer.last_step >= 0),
                     )
                 )
-    return found, left or run.state not in ENDED
+    return found, True
 
 
-def _sent(session: Session, run_id: int, lost_before: datetime) -> dict[int, list[_Sent]]:
+def _open(session: Session, run_id: int) -> list[tuple[StreamState, Stream, list[tuple[bool, int]]]]:
+    """The streams and attempts of a run that have an open tail, with the first column of what is late and of the rest,
+    as far as there are such: one statement, however many attempts there were."""
+    rows = session.execute(
+        select(
+            StreamState,
+            Stream,
+            _oldest(col(WalFrame.first) < col(StreamState.sealed)),
+            _oldest(col(WalFrame.first) >= col(StreamState.sealed)),
+        )
+        .join(Stream, col(Stream.id) == col(StreamState.stream_id))
+        .where(col(Stream.run_id) == run_id, col(Stream.name).like("layer/%"))
+    )
+    return [
+        (state, stream, [(late, first) for late, first in ((True, behind), (False, ahead)) if first is not None])
+        for state, stream, behind, ahead in rows.all()
+        if behind is not None or ahead is not None
+    ]
+
+
+def _sent(session: Session, run_id: int, lost_before: datetime, reached: Mapping[str, int]) -> dict[int, list[_Sent]]:
     """By attempt."""
     rows = session.execute(
         select(Writer, col(Evaluated.seq), col(Evaluated.held))
@@ -122,7 +146,16 @@ def _sent(session: Session, run_id: int, lost_before: datetime) -> dict[int, lis
     sent: dict[int, list[_Sent]] = {}
     for writer, seq, held in rows.all():
         live = writer.bye is None and writer.last_seen_at >= lost_before
-        entry = _Sent(writer.number, writer.rank, live, writer.last_step, writer.last_seen_at, seq or 0, bool(held))
+        entry = _Sent(
+            number=writer.number,
+            rank=writer.rank,
+            live=live,
+            last_step=writer.last_step,
+            at=reached.get(writer.id, writer.last_step),
+            seen_at=writer.last_seen_at,
+            mark=seq or 0,
+            held=bool(held),
+        )
         sent.setdefault(writer.attempt, []).append(entry)
     return sent
 
@@ -137,9 +170,10 @@ def _limit(run: Run, attempt: Attempt, sent: list[_Sent], now: datetime, slack: 
     reached: dict[int, int] = {}
     for writer in sent:
         if writer.live:
-            reached[writer.rank] = max(reached.get(writer.rank, -1), writer.last_step)
-    newest = attempt.last_step + 1
-    return max(min(reached.values(), default=attempt.last_step) + 1, newest - MOST_TILES * COLUMNS) - slack
+            reached[writer.rank] = max(reached.get(writer.rank, -1), writer.at)
+    if not reached:
+        return attempt.last_step + 1 - slack
+    return max(min(reached.values()), max(reached.values()) - MOST_TILES * COLUMNS) + 1 - slack
 
 
 def layers_of(session: Session, run_id: int) -> int:
@@ -160,13 +194,15 @@ def _frames_before(session: Session, key: StreamKey, limit: int) -> int:
     return number
 
 
-def _oldest(session: Session, key: StreamKey, *, late: bool) -> int | None:
-    """The first open column, of those before the watermark or of the others."""
-    oldest: int | None = session.execute(
-        select(func.min(WalFrame.first)).where(
-            col(WalFrame.stream_id) == key.stream_id,
-            col(WalFrame.attempt) == key.attempt,
-            col(WalFrame.first) < key.sealed if late else col(WalFrame.first) >= key.sealed,
+def _oldest(where: ColumnElement[bool]) -> ScalarSelect[int]:
+    """The first open column of those that ``where`` picks."""
+    return (
+        select(func.min(WalFrame.first))
+        .where(
+            col(WalFrame.stream_id) == col(StreamState.stream_id),
+            col(WalFrame.attempt) == col(StreamState.attempt),
+            where,
         )
-    ).scalar_one()
-    return oldest
+        .correlate(StreamState)
+        .scalar_subquery()
+    )

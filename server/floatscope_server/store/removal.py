@@ -90,7 +90,13 @@ def _parts(run_id: int) -> Iterator[tuple[Table, ColumnElement[bool]]]:
         of_stream: Any = model
         yield _table(model), of_stream.stream_id.in_(streams)
     yield _table(ScalarChunk), col(ScalarChunk.series_id).in_(series)
+    # Again: what was under way may have been written since.
+    alerts = select(col(Alert.id)).where(col(Alert.run_id) == run_id)
+    yield _table(AlertEvent), col(AlertEvent.alert_id).in_(alerts)
     rest: tuple[Any, ...] = (
+        Alert,
+        Evaluated,
+        Writer,
         ScalarSeries,
         RankEvent,
         StepEvent,

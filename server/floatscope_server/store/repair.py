@@ -8,24 +8,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import delete
-from sqlmodel import Session
+from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Gap, Stream, StreamState, Tile, TileRaw
+from floatscope_server.models import (
+    Attempt,
+    Gap,
+    HistTile,
+    ScalarChunk,
+    ScalarSeries,
+    Stream,
+    StreamState,
+    Tile,
+    TileRaw,
+)
 from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.climb import Climb
+from floatscope_server.store.shapes import HISTOGRAM_BLOCK
 from floatscope_server.store.tilestore import Place, StreamKey, advance, geometry_of, read_planes, replace_tiles
 from floatscope_server.tiles.codec import TileError, decode
 from floatscope_server.tiles.geometry import Geometry
+from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.planes import Planes, pooled_planes
+from floatscope_server.tiles.points import Points, Records
 from floatscope_server.tiles.pool import pool
 from floatscope_server.tiles.rows import beside, spliced
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["Mending", "Suspect", "fault", "mend", "title"]
+__all__ = ["Mending", "Suspect", "chunk_fault", "chunk_title", "fault", "mend", "title"]
 
 
 class Suspect(NamedTuple):
-    """A row of ``tile_raw`` or ``tile`` that may be damaged."""
+    """A row of ``tile_raw``, ``tile``, ``hist_tile`` or ``scalar_chunk`` that may be damaged."""
 
     table: str
     id: int
@@ -68,6 +81,8 @@ def title(stream: Stream, geometry: Geometry, row: Any, level: int, part: int) -
 
 def mend(session: Session, suspect: Suspect) -> Mending | None:
     """What to do about ``suspect``; None if it is sound, or not there any more."""
+    if suspect.table in _CHUNKS:
+        return _mend_chunk(session, suspect)
     raw = suspect.table == TileRaw.__tablename__
     table: Any = TileRaw if raw else Tile
     row = session.get(table, suspect.id)
@@ -107,6 +122,65 @@ def mend(session: Session, suspect: Suspect) -> Mending | None:
     return Mending(text=f"{what} is damaged ({found}): {how}", apply=apply)
 
 
+def chunk_fault(table: type[HistTile] | type[ScalarChunk], row: Any) -> str | None:  # noqa: ANN401 - of two tables
+    """Why ``row`` is not the piece of histograms or of a series that it says it is, or None."""
+    try:
+        entries: HistRows | Points | Records
+        if table is HistTile:
+            entries = HistRows.decoded(row.data)
+        else:
+            entries = Records.decoded(row.data) if row.level else Points.decoded(row.data)
+    except (TileError, ValueError, RuntimeError) as error:
+        return str(error)
+    steps = entries.steps
+    if len(steps) != row.n or (row.n and (int(steps[0]) < row.first_step or int(steps[-1]) > row.last_step)):
+        return f"it has {len(steps)} entries, or other steps than its row says"
+    return None
+
+
+def chunk_title(session: Session, table: type[HistTile] | type[ScalarChunk], row: Any) -> str:  # noqa: ANN401
+    """What ``row`` holds, in words."""
+    what, run_id, _ = _chunk_of(session, table, row)
+    return f"{what}, {row.first_step} to {row.last_step}, level {row.level}, run {run_id}"
+
+
+def _mend_chunk(session: Session, suspect: Suspect) -> Mending | None:
+    table = _CHUNKS[suspect.table]
+    row: Any = session.get(table, suspect.id)
+    found = None if row is None else chunk_fault(table, row)
+    if row is None or found is None:
+        return None
+    what, run_id, rank = _chunk_of(session, table, row)
+    gap = None
+    if run_id is not None:
+        reason = f"a stored piece of {what} was damaged, level {row.level}"
+        gap = Gap(run_id=run_id, rank=rank, first=row.first_step, last=row.last_step, count=row.n, reason=reason)
+
+    def apply(session: Session) -> None:
+        session.connection().execute(delete(table).where(col(table.id) == suspect.id))
+        if gap is not None:
+            session.add(gap)
+
+    text = f"{chunk_title(session, table, row)} is damaged ({found}): dropped, and declared as a gap"
+    return Mending(text=text, apply=apply)
+
+
+def _chunk_of(
+    session: Session,
+    table: type[HistTile] | type[ScalarChunk],
+    row: Any,  # noqa: ANN401
+) -> tuple[str, int | None, int]:
+    """What it is of, whose, and of which rank."""
+    if table is HistTile:
+        stream = session.get(Stream, row.stream_id)
+        layers = f"layers {row.block * HISTOGRAM_BLOCK} to {(row.block + 1) * HISTOGRAM_BLOCK - 1}"
+        return f"{stream.name if stream else 'no stream'}, {layers}", stream.run_id if stream else None, ALL_RANKS
+    series = session.get(ScalarSeries, row.series_id)
+    if series is None:
+        return "no series", None, ALL_RANKS
+    return f"{series.stream} {series.name!r}", series.run_id, series.rank
+
+
 def _from_below(session: Session, key: StreamKey, geometry: Geometry, place: Place) -> tuple[Planes | None, bool]:
     """All planes at ``place`` as the level below gives them, as far as it is still there; and whether nothing is
     missing therefore."""
@@ -141,6 +215,8 @@ def _steps(geometry: Geometry, idx: int, level: int, part: int) -> tuple[int, in
     span = geometry.span(level - 1) if part else geometry.span(level)
     return idx * span, (idx + 1) * span
 
+
+_CHUNKS: dict[str, type[HistTile] | type[ScalarChunk]] = {"hist_tile": HistTile, "scalar_chunk": ScalarChunk}
 
 _STATS = {int(stat): stat.name.lower() for stat in Stat}
 _AGGS = {int(agg): agg.name.lower() for agg in Agg}

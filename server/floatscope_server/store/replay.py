@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, func, select
 
 from floatscope import wire
 from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.observation import ALL_RANKS, Observation
+from floatscope_server.store.framed import histograms_of, scalars_of, summaries_of
 from floatscope_server.store.ledger import layer_of
-from floatscope_server.store.packed import SUMMARIES
 
-__all__ = ["DEVICES", "HISTOGRAMS", "SCALARS", "SUMMARIES", "WARM_UP_STEPS", "replay", "replay_since"]
+__all__ = ["WARM_UP_STEPS", "replay", "replay_since"]
+
+_T = TypeVar("_T")
 
 WARM_UP_STEPS = 300
 """Steps that the rules want again before those they have yet to judge; the newest so many are not sealed."""
-
-HISTOGRAMS = msgspec.msgpack.Decoder(wire.Histograms)
-SCALARS = msgspec.msgpack.Decoder(tuple[wire.Scalars, ...])
-DEVICES = msgspec.msgpack.Decoder(tuple[wire.Device, ...])
 
 
 def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]:
@@ -77,7 +74,7 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
         mine = left.get((writer, rank), {})
         for earlier in [known for known in mine if known < seq]:
             yield observation(writer, rank, earlier, _body([], tuple(mine.pop(earlier))))
-        merged = tuple(s for f in found if f.rank == ALL_RANKS for s in SCALARS.decode(f.data))
+        merged = tuple(s for f in found if f.rank == ALL_RANKS for s in scalars_of(f.data) or ())
         own = [frame for frame in found if frame.rank != ALL_RANKS]
         yield observation(writer, rank, seq, _body(own, tuple(mine.pop(seq, ()))), merged)
     for (writer, rank), mine in left.items():
@@ -127,9 +124,14 @@ def _body(frames: list[Any], events: tuple[wire.Event, ...]) -> wire.Body:
     return wire.Body(
         first_step=first,
         steps=last - first + 1,
-        summaries=tuple(SUMMARIES.decode(f.data) for f in frames if f.stream.startswith("layer/")),
-        histograms=tuple(HISTOGRAMS.decode(f.data) for f in frames if f.stream.startswith("hist/")),
-        scalars=tuple(s for f in frames if f.stream == "scalar" for s in SCALARS.decode(f.data)),
+        summaries=_sound(summaries_of(f.data) for f in frames if f.stream.startswith("layer/")),
+        histograms=_sound(histograms_of(f.data) for f in frames if f.stream.startswith("hist/")),
+        scalars=tuple(s for f in frames if f.stream == "scalar" for s in scalars_of(f.data) or ()),
         events=events,
         continued=any(frame.flags & CONTINUED for frame in frames),
     )
+
+
+def _sound(parts: Iterable[_T | None]) -> tuple[_T, ...]:
+    """Those that are not damaged."""
+    return tuple(part for part in parts if part is not None)

@@ -25,6 +25,7 @@ from floatscope_server.store.tilestore import (
     Place,
     StreamKey,
     advance,
+    change,
     close_frames,
     delete_parts,
     discard_unsealed,
@@ -204,7 +205,7 @@ class Seal:
 
         def patch(session: Session) -> None:
             connection = session.connection()
-            advance(connection, key, key.sealed)
+            change(connection, key)
             settle_geometry(connection, key.stream_id, geometry)
             replace_tiles(connection, key, places)
             close_frames(connection, ((frame.id, frame.first, frame.n) for frame in keys), end)

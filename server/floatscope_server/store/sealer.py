@@ -36,8 +36,8 @@ _SWEEP_S = 5.0
 """All runs are looked at so often; in between those that have gone on by ``_ADVANCE`` steps."""
 _ADVANCE = 64
 _LATE_S = 2.0
-"""Between two patches of a stream, so that what comes late in many small blocks is patched in few."""
-_PAUSE_S = 0.02
+"""Between two patches of a tile, so that what comes late in many small blocks is patched in few."""
+_PAUSE_S = 0.1
 _RETRY_S = 1.0
 _RETRY_AT_MOST_S = 60.0
 
@@ -53,10 +53,12 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A stream is let alone until ``due`` on the monotonic clock, after ``seconds`` if it failed."""
+    """A stream is let alone until ``due`` on the monotonic clock, after ``seconds`` if it failed; of what came late
+    tiles beyond number ``patched`` need not wait."""
 
     due: float
     seconds: float = 0.0
+    patched: int | None = None
 
 
 class Sealer:
@@ -87,6 +89,8 @@ class Sealer:
         self._heard: dict[int, int] = {}
         """Newest step of each run since the last sweep."""
         self._hearing = threading.Lock()
+        self._reached: dict[int, dict[str, int]] = {}
+        """By run and writer, the first step of its newest block."""
         self._looked: dict[int, int] = {}
         """What it was when the run was last looked at."""
         self._again: set[int] = set()
@@ -114,9 +118,13 @@ class Sealer:
 
     def observe(self, observation: Observation) -> None:
         """A block of this run was committed. Never blocks."""
-        last = observation.body.first_step + observation.body.steps - 1
+        body = observation.body
         with self._hearing:
-            self._heard[observation.run_id] = max(self._heard.get(observation.run_id, -1), last)
+            self._heard[observation.run_id] = max(
+                self._heard.get(observation.run_id, -1), body.first_step + body.steps - 1
+            )
+            if body.steps:
+                self._reached.setdefault(observation.run_id, {})[observation.writer] = body.first_step
 
     def behind(self) -> bool:
         """Whether more tiles of a stream are due than ingest may run ahead."""
@@ -191,17 +199,28 @@ class Sealer:
         return sorted(self._watched)
 
     def _due(self, run_id: int) -> Sequence[Due]:
+        with self._hearing:
+            reached = dict(self._reached.get(run_id, {}))
         with self._store.read() as session:
             found, open_streams = due_in(
-                session, run_id, now=self._store.now(), slack=self._slack, lost_after_s=self._lost_after_s
+                session,
+                run_id,
+                now=self._store.now(),
+                slack=self._slack,
+                lost_after_s=self._lost_after_s,
+                reached=reached,
             )
         if not open_streams and self._watched is not None:
             self._watched.discard(run_id)
+            with self._hearing:
+                self._reached.pop(run_id, None)
         return found
 
     def _free(self, due: Due) -> bool:
         pause = self._paused.get(_part(due))
-        return pause is None or pause.due <= self._monotonic()
+        if pause is None or pause.due <= self._monotonic():
+            return True
+        return pause.patched is not None and due.idx > pause.patched
 
     def _one(self, due: Due) -> int:
         part = _part(due)
@@ -225,7 +244,7 @@ class Sealer:
             )
             return 0
         if due.late:
-            self._paused[part] = _Pause(self._monotonic() + _LATE_S)
+            self._paused[part] = _Pause(self._monotonic() + _LATE_S, patched=due.idx)
         self.sealed += done
         return int(done)
 

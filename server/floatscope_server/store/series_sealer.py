@@ -16,12 +16,13 @@ from sqlalchemy import bindparam, case, delete, insert, update
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, SQLModel, col, func, or_, select
 
-from floatscope_server.models import HistTile, Run, ScalarChunk, ScalarSeries, Stream, StreamState, WalFrame
+from floatscope import wire
+from floatscope_server.models import Gap, HistTile, Run, ScalarChunk, ScalarSeries, Stream, StreamState, WalFrame
 from floatscope_server.query.ranks import reach_of
+from floatscope_server.store.framed import devices_of, histograms_of, scalars_of
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.pyramid import Changes, Piece, grow
-from floatscope_server.store.replay import DEVICES, HISTOGRAMS, SCALARS
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK, HISTOGRAM_SHAPE, figures_of, series_shape
 from floatscope_server.store.tail import Tail, aligned, free_devices, free_frames, is_over, kept_from, tail_of
 from floatscope_server.tiles.points import Points
@@ -101,6 +102,8 @@ class Prepared:
     sealed: int
     series: list[_Series] = field(default_factory=list)
     blocks: list[tuple[int, _Rows]] = field(default_factory=list)
+    damaged: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of ``gap`` for frames that cannot be read."""
 
 
 def due(session: Session, now: float, *, late: bool = True, everything: bool = False) -> list[Due]:
@@ -172,8 +175,12 @@ def prepare(session: Session, item: Due) -> Prepared:
     newest: dict[tuple[int, str], int] = {}
     taken: list[int] = []
     end = size = 0
+    damaged: list[Any] = []
     for row in _frames(session, item.frames):
-        for name, part in _gpu_points(row.data) if item.stream == "gpu" else _scalar_points(row.data):
+        found = _points(item.stream, row.data)
+        if found is None:
+            damaged.append(row)
+        for name, part in found or ():
             points.setdefault((row.rank, name), []).append(part)
             newest[row.rank, name] = int(part.steps[-1])
         taken.append(row.id)
@@ -181,7 +188,7 @@ def prepare(session: Session, item: Due) -> Prepared:
         size += len(row.data)
         if size > _MOST_BYTES:
             break
-    prepared = Prepared(due=_with(item, taken), sealed=end)
+    prepared = Prepared(due=_with(item, taken), sealed=end, damaged=_gaps(item, damaged))
     known = {
         (series.rank, series.name): series
         for series in session.exec(
@@ -236,13 +243,41 @@ def _frames(session: Session, ids: Sequence[int]) -> Iterator[Any]:
         )
 
 
-def _scalar_points(data: bytes) -> Iterator[tuple[str, Points]]:
-    for series in SCALARS.decode(data):
+def _points(stream: str, data: bytes) -> Iterator[tuple[str, Points]] | None:
+    """None if it is damaged."""
+    if stream == "gpu":
+        devices = devices_of(data)
+        return None if devices is None else _gpu_points(devices)
+    scalars = scalars_of(data)
+    return None if scalars is None else _scalar_points(scalars)
+
+
+def _gaps(item: Due, damaged: Sequence[Any]) -> list[dict[str, Any]]:
+    """One row for each rank. Frames of ``gpu`` go by seconds, and have no steps to name."""
+    found: list[dict[str, Any]] = []
+    for rank in sorted({row.rank for row in damaged}):
+        mine = [row for row in damaged if row.rank == rank]
+        steps = item.stream != "gpu"
+        found.append(
+            {
+                "run_id": item.run_id,
+                "rank": rank,
+                "first": min(row.first for row in mine) if steps else 0,
+                "last": max(row.first + row.n - 1 for row in mine) if steps else 0,
+                "count": len(mine),
+                "reason": f"a stored frame of {item.stream} was damaged",
+            }
+        )
+    return found
+
+
+def _scalar_points(scalars: Iterable[wire.Scalars]) -> Iterator[tuple[str, Points]]:
+    for series in scalars:
         yield series.name, Points(np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8"))
 
 
-def _gpu_points(data: bytes) -> Iterator[tuple[str, Points]]:
-    for device in DEVICES.decode(data):
+def _gpu_points(devices: Iterable[wire.Device]) -> Iterator[tuple[str, Points]]:
+    for device in devices:
         at = np.array([device.time_ns // _MILLISECOND], np.int64)
         for figure, value in figures_of(device):
             yield f"{device.backend}/{device.index}/{figure}", Points(at, np.array([value], np.float64))
@@ -276,8 +311,13 @@ def _data(session: Session, table: type[ScalarChunk] | type[HistTile], number: i
 
 def _histograms(session: Session, item: Due) -> Prepared:
     frames = list(_frames(session, item.frames))
-    rows = merge_histograms(((row.rank, HISTOGRAMS.decode(row.data)) for row in frames), item.complete_to)
-    prepared = Prepared(due=item, sealed=max(row.first + row.n for row in frames))
+    parts = [(row, histograms_of(row.data)) for row in frames]
+    rows = merge_histograms(((row.rank, part) for row, part in parts if part is not None), item.complete_to)
+    prepared = Prepared(
+        due=item,
+        sealed=max(row.first + row.n for row in frames),
+        damaged=_gaps(item, [row for row, part in parts if part is None]),
+    )
     blocks = rows.layer // HISTOGRAM_BLOCK
     for block in np.unique(blocks).tolist():
         levels: dict[int, list[Piece]] = {}
@@ -325,6 +365,8 @@ def commit(session: Session, prepared: Prepared) -> None:
     )
     if state.rowcount != 1 or gone != len(item.frames):
         raise MovedError(f"stream {item.stream_id} has moved on")
+    if prepared.damaged:
+        connection.execute(insert(Gap), prepared.damaged)
     for series in prepared.series:
         number = series.id if series.id is not None else _new_series(session, item, series)
         _replace(session, ScalarChunk, series.rows, {"series_id": number})

@@ -10,8 +10,8 @@ from sqlalchemy import func, select, text
 from sqlmodel import Session, col
 
 from floatscope_server.database import Reader
-from floatscope_server.models import Attempt, Stream, StreamState, Tile, TileRaw
-from floatscope_server.store.repair import Suspect, fault, title
+from floatscope_server.models import Attempt, HistTile, ScalarChunk, Stream, StreamState, Tile, TileRaw
+from floatscope_server.store.repair import Suspect, chunk_fault, chunk_title, fault, title
 from floatscope_server.store.tilestore import geometry_of
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.statistics import Agg, Stat
@@ -45,6 +45,21 @@ def findings(reader: Reader) -> Iterator[Finding]:
     for number in streams:
         with reader.session() as session:
             yield from _of_stream(session, number)
+    for chunks in (HistTile, ScalarChunk):
+        with reader.session() as session:
+            yield from _chunks(session, chunks)
+
+
+def _chunks(session: Session, table: type[HistTile] | type[ScalarChunk]) -> Iterator[Finding]:
+    of_table: Any = table
+    rows = session.execute(select(of_table.__table__).order_by(of_table.id).execution_options(yield_per=_AT_ONCE))
+    with rows:
+        for row in rows:
+            found = chunk_fault(table, row)
+            if found is not None:
+                yield Finding(
+                    chunk_title(session, table, row) + f": {found}", Suspect(str(table.__tablename__), row.id)
+                )
 
 
 def _of_stream(session: Session, number: int | None) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.hello import greet, refusal
-from floatscope_server.store.incoming import Counters, Incoming, Job, guarded
+from floatscope_server.store.inbox import Counters, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.removal import condemn
@@ -455,7 +455,8 @@ class Store:
         self._complained = True
 
     def _postpone(self, item: Incoming, code: str, text: str) -> None:
-        item.postpone(code, text, expected=self._committed.get(item.writer, 0) + 1)
+        """The agent keeps it and sends it again, with all that came before it and is not on disk either."""
+        item.answer(later(item.message, code, text, self._committed.get(item.writer, 0) + 1))
 
     def _give_up(self, connection: Connection, item: Incoming) -> None:
         """A message that breaks the server is refused for good, or it would come again for ever."""

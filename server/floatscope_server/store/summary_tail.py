@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from floatscope_server.frame import FIELD_DTYPES, Frame
+from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
-from floatscope_server.store.packed import SUMMARIES
+from floatscope_server.store.framed import frame_of
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.tilestore import StreamKey
 from floatscope_server.tiles.departures import Departure, departures
@@ -174,19 +173,5 @@ def _data(session: Session, ids: Iterable[int]) -> dict[int, bytes]:
 
 def _frame(data: bytes, layers: int) -> Frame | None:
     """The frame, None if it is not what was once checked and stored."""
-    try:
-        frame = Frame.of(SUMMARIES.decode(data))
-    except (msgspec.DecodeError, ValueError, TypeError, RuntimeError):
-        return None
-    return frame if _is_sound(frame.fields, frame, layers) else None
-
-
-def _is_sound(fields: Mapping[str, object], frame: Frame, layers: int) -> bool:
-    size = len(frame.layers)
-    return (
-        size > 0
-        and 0 <= int(frame.layers.max()) < layers
-        and {"count", "zeros", "nans", "infs", "absmax"} <= fields.keys()
-        and all(name in FIELD_DTYPES and field.dtype == FIELD_DTYPES[name] for name, field in frame.fields.items())
-        and all(field.shape == (frame.steps, size) for field in frame.fields.values())
-    )
+    frame = frame_of(data)
+    return frame if frame is not None and 0 <= int(frame.layers.max()) < layers else None

@@ -20,6 +20,7 @@ __all__ = [
     "Place",
     "StreamKey",
     "advance",
+    "change",
     "close_frames",
     "delete_parts",
     "delete_place",
@@ -101,11 +102,16 @@ def hold(connection: Connection, key: StreamKey) -> None:
 
 
 def advance(connection: Connection, key: StreamKey, sealed: int) -> None:
-    """Publish all columns before ``sealed`` and what was changed of them; ``OvertakenError`` if another one has."""
-    _moved(connection, key, sealed=sealed, epoch=key.epoch + 1)
+    """Publish all columns before ``sealed``, none of which was changed; ``OvertakenError`` if another one has."""
+    _moved(connection, key, sealed=sealed, epoch=key.epoch + 1, appends=StreamState.appends + 1)
 
 
-def _moved(connection: Connection, key: StreamKey, **values: int) -> None:
+def change(connection: Connection, key: StreamKey) -> None:
+    """Publish what was changed of columns that are sealed; ``OvertakenError`` as of ``advance``."""
+    _moved(connection, key, epoch=key.epoch + 1)
+
+
+def _moved(connection: Connection, key: StreamKey, **values: object) -> None:
     changed = connection.execute(
         update(StreamState)
         .where(

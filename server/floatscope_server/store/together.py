@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
@@ -17,6 +16,7 @@ from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
 from floatscope_server.observation import ALL_RANKS
+from floatscope_server.store.framed import scalars_of
 
 __all__ = ["FRAMEWORK_NORM", "NORM", "SHARE", "Conclusions", "Together", "stored_scalars"]
 
@@ -38,8 +38,6 @@ _SUMSQ_TOLERANCE = 1e-6
 """Copies have the same bits; only the order of adding up may differ from one kind of device to another."""
 _SHOWN_RANKS = 16
 _EXACT = ("count", "nans", "infs", "absmax")
-
-_SCALARS = msgspec.msgpack.Decoder(tuple[wire.Scalars, ...])
 
 _Index = npt.NDArray[np.int64]
 _Rows = tuple[int, _Index, npt.NDArray[np.float64]]
@@ -216,7 +214,7 @@ def stored_scalars(
         .order_by(col(WalFrame.id))
     )
     for rank, data in rows:
-        yield rank, _SCALARS.decode(data)
+        yield rank, scalars_of(data) or ()
 
 
 def _points(series: wire.Scalars) -> Iterator[tuple[int, float]]:

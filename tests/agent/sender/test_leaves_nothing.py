@@ -72,7 +72,7 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     }
 
 
-def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a training could have been left with."""
     gc.collect()
     objects = gc.get_objects()
@@ -155,6 +155,8 @@ def test_closing_leaves_nothing(server: IngestDouble, until: Callable[..., None]
 
     def changed() -> dict[str, tuple[object, object]]:
         now = state(model, optimizer)
+        # Fewer tensors are none of ours left: what other tests compiled in this process may go meanwhile.
+        now["tensors"] = max(before["tensors"], now["tensors"])
         return {what: (before[what], now[what]) for what in now if before[what] != now[what]}
 
     # What happens once: modules are imported, code is compiled, the optimizer and the double make their own.

@@ -50,6 +50,7 @@ class Build:
         zeros: float = 0.0,
         under: float | Sequence[Any] | None = None,
         floor: float | Sequence[Any] | None = None,
+        rms: float | Sequence[Any] | None = None,
     ) -> wire.Summaries:
         """A block of ``steps`` steps over layers 0.. with the given numbers of bad elements by layer."""
         shape = (steps, layers)
@@ -73,6 +74,8 @@ class Build:
         ]
         if under is not None:
             fields.append(wire.Field(name="under", dtype="<f4", data=spread(under, "<f4")))
+        if rms is not None:
+            fields.append(wire.Field(name="sumsq", dtype="<f8", data=spread(1000 * np.square(rms), "<f8")))
         if floor is not None:
             fields.append(wire.Field(name="floor", dtype="<f4", data=spread(floor, "<f4")))
         indices = np.arange(layers, dtype="<u4").tobytes()
@@ -199,6 +202,13 @@ class Feed:
         """The writer's next block."""
         self._seqs[writer] += 1
         answer = self._ask(writer, wire.make_block(self._seqs[writer], body))
+        assert isinstance(answer, wire.Ack), answer
+
+    def gap(self, writer: str, *, first: int, last: int, count: int, reason: str) -> None:
+        """Records that the writer lost, as its next batch."""
+        self._seqs[writer] += 1
+        gap = wire.Gap(seq=self._seqs[writer], first=first, last=last, count=count, reason=reason)
+        answer = self._ask(writer, gap)
         assert isinstance(answer, wire.Ack), answer
 
     def bye(self, writer: str) -> None:

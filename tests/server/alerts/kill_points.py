@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 POINTS = ("before", "inside", "after")
 NAN = float("nan")
 LOSSES: list[dict[int, float]] = [
-    dict.fromkeys(range(10), 1.0),
+    dict.fromkeys(range(10), 0.8),
     {10: NAN},
-    {20: 1.0},
-    {40: 1.0},  # the NaN is over
-    {41: 1.6},  # a spike, and
-    {42: 1.6},  # a second one: a new entry
-    {70: 1.0},
+    {20: 0.8},
+    {40: 0.8},  # the NaN is over
+    {41: 1.25},  # a spike, and
+    {42: 1.25},  # a second one: a new entry
+    {70: 0.8},
     {71: NAN},
 ]
 

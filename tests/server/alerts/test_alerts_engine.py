@@ -118,7 +118,7 @@ def test_an_alert_that_gains_severity_goes_on_as_a_new_entry(
     _add_endpoint(store, min_severity="info")
     engine = engines()
     writer = feed.hello(run="run")
-    feed.put(writer, _steps(build, {**dict.fromkeys(range(10), 1.0), 10: 1.6, 11: 1.6}))
+    feed.put(writer, _steps(build, {**dict.fromkeys(range(10), 0.8), 10: 1.25, 11: 1.25}))
     engine.drain()
     assert _told(store) == [
         ("loss_spike", "firing", 10),

@@ -93,3 +93,20 @@ def test_silence_is_no_proof_of_health(policy: Policy, history: list[tuple[int, 
             assert state is not None
             assert state.fired == step
             assert step - state.since >= policy.hold
+
+
+@given(POLICIES, HISTORIES)
+def test_seconds_count_as_steps_do(policy: Policy, history: list[tuple[int, Signal, bool]]) -> None:
+    by_step: State | None = None
+    by_time: State | None = None
+    step = 0
+    for ahead, signal, inhibited in history:
+        step += ahead
+        by_step, change = advance(policy, by_step, signal, step, inhibited=inhibited)
+        # The run itself stands still: only the clock moves.
+        by_time, same = advance(policy, by_time, signal, 7, at=1e9 + step, inhibited=inhibited)
+        assert same is change
+        if by_time is not None:
+            assert by_step is not None
+            assert by_time.phase is by_step.phase
+            assert by_time.held_at == 1e9 + by_step.held

@@ -188,3 +188,59 @@ def test_the_rules_are_listed_with_their_parameters(call: Call) -> None:
     assert rules["loss_spike"]["parameters"]["ratio"] == 1.5
     assert rules["limit_near"]["parameters"]["near_bits"] == 1.0
     assert all(rule["description"] and rule["description_zh"] for rule in rules.values())
+
+
+def test_rules_are_set_for_all_and_for_one_while_a_run_goes_on(
+    build: Build, agent: MakeAgent, call: Call, wait: Callable[..., None]
+) -> None:
+    one, other = agent(run="one"), agent(run="other")
+    for each in (one, other):
+        each.deliver(build.body(records={step: {"loss": 2.0} for step in range(10)}))
+    answer = call("PUT", "/api/v1/rules", {"preset": "strict"})
+    assert (answer.status, len(answer.json)) == (200, len(RULES))
+    answer = call("PUT", "/api/v1/runs/one/rules", {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0}}})
+    assert answer.status == 200
+    of_one = {rule["kind"]: rule["parameters"] for rule in call("GET", "/api/v1/runs/one/rules").json}
+    of_all = {rule["kind"]: rule["parameters"] for rule in call("GET", "/api/v1/rules").json}
+    assert (of_one["loss_spike"]["ratio"], of_one["stalled"]["seconds"]) == (1.1, 30.0)
+    assert (of_all["loss_spike"]["ratio"], of_all["stalled"]["seconds"]) == (1.3, 30.0)
+    for each in (one, other):
+        each.deliver(build.body(records={10: {"loss": 2.5}}))
+    wait(lambda: len(call("GET", "/api/v1/alerts").json) == 1)
+    (alert,) = call("GET", "/api/v1/runs/one/alerts").json
+    assert (alert["kind"], alert["first_step"]) == ("loss_spike", 10)
+
+
+def test_what_is_wrong_with_rules_is_said(agent: MakeAgent, call: Call) -> None:
+    agent(run="one")
+    for path in ("/api/v1/rules", "/api/v1/runs/one/rules"):
+        answer = call("PUT", path, {"preset": "lenient"})
+        assert (answer.status, answer.json["error"]["code"]) == (422, "bad_rule")
+        assert "strict" in answer.json["error"]["message"]
+    assert call("PUT", "/api/v1/runs/none/rules", {}).status == 404
+    assert set(call("GET", "/api/v1/rules/presets").json) == {"default", "as-published", "strict"}
+
+
+def test_a_preview_says_what_rules_would_have_done_and_tells_nobody(build: Build, agent: MakeAgent, call: Call) -> None:
+    one = agent(run="one", layers=tuple(build.layers("emb", "head").values()))
+    one.deliver(build.body(records={step: {"loss": 2.0} for step in range(20)}))
+    one.deliver(build.body(build.summary("act", 20, 2, nans={1: 3}), records={20: {"loss": 2.5}}))
+    path = "/api/v1/runs/one/rules/preview"
+    assert call("POST", path, {}).json == {"alerts": [], "from_step": 0, "tensors_from_step": 0}
+    found = call("POST", path, {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0}}}).json
+    assert [(a["kind"], a["first_step"], a["severity"]) for a in found["alerts"]] == [("loss_spike", 20, "info")]
+    assert "2.5" in found["alerts"][0]["message"]
+    assert call("POST", path + "?last_steps=1", {"preset": "strict"}).json["from_step"] == 20
+    assert call("POST", path, {"preset": "lenient"}).status == 422
+    assert call("GET", "/api/v1/alerts").json == []
+
+
+def test_silences(call: Call) -> None:
+    made = call("POST", "/api/v1/silences", {"seconds": 60, "kind": "limit_near", "layer": "h.1", "comment": "known"})
+    assert made.status == 201
+    assert call("GET", "/api/v1/silences").json == [made.json]
+    assert call("POST", "/api/v1/silences", {"seconds": 60, "kind": "nothing"}).status == 422
+    assert call("POST", "/api/v1/silences", {"seconds": 0}).status == 422
+    assert call("DELETE", f"/api/v1/silences/{made.json['id']}").status == 204
+    assert call("GET", "/api/v1/silences").json == []
+    assert call("DELETE", "/api/v1/silences/77").status == 404

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from floatscope_server.alerts.advice import ADVICE
+from floatscope_server.alerts.keys import SETTINGS, framework_of
 from floatscope_server.alerts.texts import message
+from floatscope_server.rules import RULES
 from floatscope_server.rules.verdict import Severity, Verdict
 
 PRODUCER = {"after": "h.3", "first": "h.4.up", "kind": "act", "alone": True, "in": None, "how": "module", "order": 9}
@@ -60,11 +63,60 @@ CASES: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ),
     ("underflow", "coming_cast", SHARE, ["1 %", "fp8x", "h.9"]),
     ("underflow", "lost", SHARE, ["1 %", "fp8x", "h.9"]),
+    ("loss_divergence", "stays_above", {"best": 2.25, "ratio": 3.5}, ["2.25", "3.5"]),
+    ("loss_plateau", "no_progress", {"first": 4.25, "records": 200}, ["4.25", "200"]),
+    ("grad_norm_frozen", "masked", {"records": 3, "skipped": 0}, ["3", "0.5"]),
+    ("grad_norm_frozen", "identical", {"records": 3, "skipped": 0}, ["3", "0.5"]),
+    ("stale_grad_norm", "skipped_steps", {"records": 3, "skipped": 3}, ["0.5"]),
+    ("lr_frozen", "masked", {"records": 3, "skipped": 3}, ["0.5", "3"]),
+    *(
+        ("scale_extreme", r, {"amax": 0.0, "scale": 2.0**50}, ["h.9", "fp8x"])
+        for r in ("outside", "amax_zero", "nonfinite_followed")
+    ),
+    ("dead_gradient", "all_zero", {"steps": 50}, ["h.9"]),
+    ("update_ratio", "high", {"steps": 10}, ["h.9", "10"]),
+    ("update_ratio", "low", {"steps": 200}, ["h.9", "200"]),
+    ("precision_mismatch", "declared_fp8", {}, ["h.9", "fp8x"]),
+    *(("format_mismatch", r, {}, ["h.9", "fp8x"]) for r in ("ocp_on_fnuz", "fnuz_on_ocp", "no_fp8")),
+    (
+        "clip_saturation",
+        "above_own_level",
+        {"level": 0.05, "p10": 0.25, "p50": 1.0, "suggested_max_grad_norm": 4.5, "steps": 200},
+        ["50 %", "5 %", "4.5", "200"],
+    ),
+    ("stalled", "no_step", {"step_time_s": 2.0}, ["0.5", "240"]),
+    ("stalled", "gpu", {"text": "GPU Hang"}, ["GPU Hang"]),
+    ("straggler", "late", {"median": 0.25, "ratio": 2.5, "steps": 20}, ["2.5", "20"]),
+    ("throughput_drop", "slower", {"baseline": 0.25, "ratio": 2.5}, ["2.5", "0.25"]),
+    ("vram_near_oom", "occupancy", {"used": 77 << 30, "total": 80 << 30}, ["77 GiB", "card0"]),
+    ("vram_near_oom", "allocator_retry", {"used": None, "total": None}, ["card0"]),
+    ("vram_leak", "slope", {"slope": 100 << 20, "r_squared": 0.99, "used": 1 << 33, "total": 1 << 34}, ["100 MiB"]),
+    ("vram_jitter", "jumps", {"samples": 50}, ["50", "card0"]),
+    ("gpu_util_drop", "below_own_level", {"level": 95.0, "seconds": 60.0}, ["95 %", "card0"]),
+    (
+        "gpu_imbalance",
+        "spread",
+        {"busiest": "card7", "busiest_percent": 95.0, "idlest_percent": 35.0},
+        ["card7", "card0", "95 %"],
+    ),
+    *(("gpu_fault", r, {"text": "words of the driver"}, ["words of the driver"]) for r in ("ecc", "hang", "throttle")),
+    ("data_gap", "queue_full", {"first": 3, "last": 77}, ["queue_full", "77"]),
+    ("coverage_low", "unobserved", {"observed": 8, "trainable": 10, "reasons": {}}, ["2", "10"]),
 ]
+LAYERS = (
+    "limit_near",
+    "limit_crossed",
+    "underflow",
+    "scale_extreme",
+    "dead_gradient",
+    "update_ratio",
+    "precision_mismatch",
+    "format_mismatch",
+)
 
 
 def _verdict(kind: str, reason: str, detail: dict[str, Any]) -> Verdict:
-    layer = "h.9" if kind in ("limit_near", "limit_crossed", "underflow") else None
+    layer = "h.9" if kind in LAYERS else None
     return Verdict(
         kind=kind,
         severity=Severity.CRITICAL,
@@ -74,6 +126,7 @@ def _verdict(kind: str, reason: str, detail: dict[str, Any]) -> Verdict:
         tensor="act_in",
         format="fp8x",
         rank=3,
+        device="card0",
         value=0.5,
         threshold=240.0,
         detail=detail,
@@ -84,7 +137,7 @@ def _verdict(kind: str, reason: str, detail: dict[str, Any]) -> Verdict:
 def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -> None:
     english, chinese = message(_verdict(kind, reason, detail), 1234, 7)
     for text in (english, chinese):
-        assert "1234" in text
+        assert "1234" in text or kind == "data_gap"
         assert "None" not in text
         assert "{" not in text
         assert "  " not in text
@@ -92,7 +145,7 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
             assert part in text
     assert re.search("[\u4e00-\u9fff]", chinese)
     assert not re.search("[\u4e00-\u9fff]", english)
-    if kind in ("limit_near", "limit_crossed", "underflow"):
+    if kind in LAYERS:
         assert "6 more layers" in english
         assert "另有 6 层" in chinese
 
@@ -146,3 +199,39 @@ def test_the_state_of_the_scaler_is_said_in_both_languages() -> None:
     english, chinese = message(_verdict("loss_scale_collapse", "at_minimum", SCALER), 0, 1)
     assert "the scaler is collapsing" in english
     assert "缩放器状态：崩溃" in chinese
+
+
+def test_every_kind_is_worded() -> None:
+    assert {kind for kind, *_ in CASES} == set(RULES)
+
+
+def test_a_text_names_the_settings_of_the_runs_framework() -> None:
+    verdict = _verdict("loss_divergence", "stays_above", {"best": 2.25, "ratio": 3.5})
+    for framework, key in (
+        ("llamafactory", "max_grad_norm"),
+        ("megatron", "--clip-grad"),
+        ("deepspeed", "gradient_clipping"),
+    ):
+        for text in message(verdict, 3, 1, framework):
+            assert key in text
+
+
+@pytest.mark.parametrize(
+    ("config", "series", "framework"),
+    [
+        ({"framework": "LLaMA-Factory"}, [], "llamafactory"),
+        ({"optimizers": ["DeepSpeedZeroOptimizer"], "torch": "2.9"}, [], "deepspeed"),
+        ({}, ["lm loss", "grad norm"], "megatron"),
+        ({}, ["loss", "learning_rate"], "transformers"),
+        ({"torch": "2.9"}, ["loss"], "torch"),
+        ({}, ["loss"], ""),
+    ],
+)
+def test_the_framework_shows(config: dict[str, Any], series: list[str], framework: str) -> None:
+    assert framework_of(config, series) == framework
+
+
+def test_every_setting_of_an_advice_is_known() -> None:
+    for pair in ADVICE.values():
+        for text in pair:
+            assert set(re.findall(r"{(\w+)}", text)) <= set(SETTINGS)

@@ -15,7 +15,7 @@ from floatscope_server.rules import RULES, RuleParameters, RunWindow, Severity
 if TYPE_CHECKING:
     from tests.server.alerts.conftest import Build
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[2] / "cases" / "logs"
 FILES = sorted([*CASES.glob("*.jsonl"), *CASES.glob("*trainer_state.json")])
 
 

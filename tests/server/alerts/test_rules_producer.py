@@ -53,6 +53,7 @@ def _find(case: Case) -> Producer | None:
             under=missing,
             floor=missing,
             zeros=missing,
+            rms=missing,
         )
         broken[kind] = mask
     weights = np.array([case.weights.get(i, -1) for i in range(size)])

@@ -126,7 +126,7 @@ FIRES: dict[str, tuple[dict[int, dict[str, float]], Fired]] = {
     "one high record": (_series("loss", [1.0] * 10 + [1.6]), [(10, "loss_spike", "info", "above_median")]),
     "one very high record": (_series("loss", [1.0] * 10 + [2.1]), [(10, "loss_spike", "warning", "big_jump")]),
     "two high records": (
-        _series("loss", [1.0] * 10 + [1.6, 1.6]),
+        _series("loss", [0.8] * 10 + [1.25, 1.25]),
         [(10, "loss_spike", "info", "above_median"), (11, "loss_spike", "critical", "in_a_row")],
     ),
     "a very high record that averages steps": (
@@ -134,7 +134,7 @@ FIRES: dict[str, tuple[dict[int, dict[str, float]], Fired]] = {
         [(7010, "loss_spike", "critical", "averaged_record")],
     ),
     "a very high record after a gradient norm spike": (
-        {s: {"loss": 2.2, "grad_norm": 0.24} for s in range(10)}
+        {s: {"loss": 2.2, "grad_norm": 0.24 + 0.001 * s} for s in range(10)}
         | {10: {"loss": 2.3, "grad_norm": 16.0}, 11: {"loss": 5.1, "grad_norm": 0.3}},
         [
             (10, "grad_norm_spike", "warning", "far_above_median"),

@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlmodel import SQLModel, select
+from sqlmodel import SQLModel, func, select
 
 from floatscope import wire
-from floatscope_server.models import Attempt, DeviceFacts, DumpPart, Gap, LayerRow, Retention, Run, StepEvent
+from floatscope_server.alerts.models import Evaluated
+from floatscope_server.database import Reader
+from floatscope_server.models import (
+    Attempt,
+    DeviceFacts,
+    DumpPart,
+    Gap,
+    LayerRow,
+    Retention,
+    Run,
+    StepEvent,
+    Tile,
+    TileRaw,
+)
 from floatscope_server.query.runs import run_list
 from floatscope_server.store import Store
 from floatscope_server.store.keeper import Keeper
@@ -17,7 +30,9 @@ from floatscope_server.store.removal import LiveRunError
 from tests.server.keeping import kept
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Clock, Make, MakePen, OpenStore
+    from collections.abc import Callable
+
+    from tests.server.conftest import Clock, Command, Make, MakePen, OpenStore, Reply
 
 _OTHERS = {"alembic_version", "meta"}
 
@@ -134,6 +149,16 @@ def test_its_name_is_free_again_and_what_its_agents_send_is_refused(
     assert kept.raw_tiles(store) == list(range(5))
 
 
+def test_what_was_judged_meanwhile_goes_too(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
+    kept.fill(store, pen, make, steps=10)
+    _end(store, clock)
+    assert store.delete_run("run")
+    late = Evaluated(writer="0" * 32, run_id=1, attempt=1, seq=1, step=1)
+    store.write(lambda session: session.add(late))
+    kept.keep(store)
+    assert kept.rows_of(store, "run", "evaluated") == {"run": 0, "evaluated": 0}
+
+
 def test_the_clock_does_not_bring_it_back(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:
     kept.fill(store, pen, make, steps=10)
     _end(store, clock)
@@ -141,3 +166,46 @@ def test_the_clock_does_not_bring_it_back(store: Store, pen: MakePen, make: Make
     _end(store, clock)
     with store.read() as session:
         assert session.exec(select(Run.state)).all() == [DELETED]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_killed_server_goes_on_deleting(
+    open_store: OpenStore,
+    pen: MakePen,
+    make: Make,
+    clock: Clock,
+    command: Callable[..., Command],
+    http: Callable[..., Reply],
+    wait_for: Callable[..., None],
+) -> None:
+    store = open_store(commit_interval_s=1e-4)
+    kept.fill(store, pen, make, steps=1600)
+    _end(store, clock)
+    assert store.delete_run("run")
+    rows = sum(kept.rows_of(store, "tile", "tile_raw").values())
+    store.stop()
+    data = str(store.settings.data)
+    left = [rows]
+    for _ in range(3):
+        server = command("server", "--data", data, "--port", "0")
+        server.address()
+        reader = store.database.reader()
+        wait_for(lambda reader=reader: _tiles(reader) < left[-1], "rows to go")
+        server.process.kill()
+        server.finish()
+        left.append(_tiles(reader))
+        reader.close()
+        if not left[-1]:
+            break
+    server = command("server", "--data", data, "--port", "0")
+    address = server.address()
+    reader = store.database.reader()
+    wait_for(lambda: not _tiles(reader), "all rows to go")
+    reader.close()
+    assert http(f"http://{address}/api/v1/runs").json == []
+    assert left == sorted(left, reverse=True)
+
+
+def _tiles(reader: Reader) -> int:
+    with reader.session() as session:
+        return sum(session.exec(select(func.count()).select_from(table)).one() for table in (TileRaw, Tile))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from sqlmodel import func, select
 from floatscope import Summary, wire
 from floatscope._summary import SparseHistograms, shares_in_format, sparse_shares
 from floatscope_server.models import HistTile, WalFrame
-from floatscope_server.query.derived import share_planes
+from floatscope_server.query.derived import share_pieces, share_planes
 from floatscope_server.query.histogram import layer_histogram
-from floatscope_server.query.line import Stretch, run_named
+from floatscope_server.query.histtails import HistTails
+from floatscope_server.query.line import Stretch, run_named, stream_id
+from floatscope_server.query.ranks import reach_of
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.series_thread import SeriesThread
 from floatscope_server.tiles.codec import TileError, is_missing
@@ -228,6 +231,46 @@ def test_what_comes_late_is_added_to_what_was_not_complete(store: Store, pen: Ma
         SeriesThread(store).seal(everything=True)
 
 
+def test_a_row_that_comes_again_counts_once_at_every_zoom(store: Store, pen: MakePen) -> None:
+    one = pen(store, layers=[layer(0, "a")])
+    one.deliver(wire.Body(histograms=tuple(_part(step, 1, {0: (5, [1, 2])}) for step in range(1000))))
+    SeriesThread(store).seal(everything=True)
+    one.deliver(wire.Body(histograms=(_part(300, 1, {0: (5, [10, 20])}), _part(1000, 1, {0: (5, [1, 2])}))))
+    for _ in range(2):
+        columns = _ask(store, "a", columns=20)["columns"]
+        assert [column["counts"][0] for column in columns] == [64] * 4 + [73] + [64] * 10 + [41]
+        columns = _ask(store, "a", columns=20, first=290, last=309)["columns"]
+        assert [column["counts"][0] for column in columns] == [1] * 10 + [10] + [1] * 9
+        SeriesThread(store).seal(everything=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_tail_is_decoded_once_and_merged_as_if_it_were_read_anew(store: Store, pen: MakePen, ranks: int) -> None:
+    pens = [pen(store, rank=rank, world=ranks, layers=[layer(i, f"l{i}") for i in range(2)]) for rank in range(ranks)]
+    tails = HistTails()
+    rng = np.random.default_rng(ranks)
+    for number, step in enumerate([0, 8, 8, 24, 16, 32, 40]):
+        for one in pens[: 1 + number % ranks] if number < 6 else pens:
+            counts = rng.integers(0, 9, 4).tolist()
+            one.deliver(wire.Body(histograms=(_part(step, 8, {0: (7, counts), 1: (9, counts[:2])}, "shard"),)))
+        with store.read() as session:
+            run = run_named(session, "run")
+            complete_to = reach_of(session, run).complete_to
+            stream = stream_id(session, run.id or 0, "hist/grad")
+            assert stream is not None
+            before = tails.decoded
+            kept, anew = (each.rows(session, stream, 1, complete_to) for each in (tails, HistTails()))
+            for field in fields(HistRows):
+                assert getattr(kept, field.name).tolist() == getattr(anew, field.name).tolist(), (number, field.name)
+            assert 1 <= tails.decoded - before <= ranks
+        assert len(kept.steps)
+    SeriesThread(store).seal(everything=True)
+    with store.read() as session:
+        stream = stream_id(session, run_named(session, "run").id or 0, "hist/grad")
+        assert stream is not None
+        assert not len(tails.rows(session, stream, 1, complete_to).steps)
+
+
 @pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e5m2", "bf16"])
 def test_shares_of_sparse_histograms_are_those_of_dense_ones(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -260,11 +303,10 @@ def test_any_format_can_be_asked_of_what_is_stored(store: Store, pen: MakePen, s
     if sealed:
         SeriesThread(store).seal(everything=True)
     with store.read() as session:
+        line = [Stretch(attempt=1, first=0, last=99)]
         planes = share_planes(
-            session,
-            run_named(session, "run"),
-            "grad",
-            Stretch(attempt=1, first=0, last=99),
+            share_pieces(session, HistTails(), run_named(session, "run"), "grad", line, [0, 1, 2]),
+            first=0,
             cell=16,
             formats={0: "fp16", 1: "e4m3fn", 2: "fp16"},
             scale=np.tile([1.0, 1024.0, 1.0], (7, 1)),

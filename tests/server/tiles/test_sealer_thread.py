@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 
 from floatscope import wire
 from floatscope_server.alerts.engine import AlertEngine
@@ -48,10 +47,8 @@ def test_a_server_seals_and_stops(
     start: Start,
     pen: MakePen,
     make: Make,
-    monkeypatch: pytest.MonkeyPatch,
     wait_for: Callable[[Callable[[], object], str], None],
 ) -> None:
-    monkeypatch.setattr("floatscope_server.services._SEALING", True)
     running = start()
     store = running.services.store
     one = pen(store, layers=[make.layer(0, "l")])

@@ -63,6 +63,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id"),
     )
     op.create_table(
+        "rule",
+        sa.Column("run_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("preset", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("parameters", sa.JSON(), nullable=False),
+        sa.Column("changed_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+    op.create_table(
         "run",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -107,6 +115,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("hash"),
     )
     op.create_table(
+        "silence",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("kind", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("layer", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("until", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.Column("comment", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "tile",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
@@ -114,12 +133,12 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("stat", sa.SmallInteger(), nullable=False),
         sa.Column("agg", sa.SmallInteger(), nullable=False),
-        sa.Column("level", sa.SmallInteger(), nullable=False),
-        sa.Column("part", sa.SmallInteger(), nullable=False),
         sa.Column("block", sa.Integer(), nullable=False),
         sa.Column("idx", sa.BigInteger(), nullable=False),
         sa.Column("flags", sa.SmallInteger(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.Column("level", sa.SmallInteger(), nullable=False),
+        sa.Column("part", sa.SmallInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("stream_id", "attempt", "stat", "agg", "level", "part", "block", "idx"),
     )
@@ -232,6 +251,22 @@ def upgrade() -> None:
     op.create_index("ix_delivery_due", "delivery", ["state", "next_at"], unique=False)
     op.create_index("uq_delivery_event", "delivery", ["endpoint_id", "event_id"], unique=True)
     op.create_table(
+        "device_facts",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("backend", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("idx", sa.Integer(), nullable=False),
+        sa.Column("pci", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("vram_total_bytes", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "backend", "idx"),
+    )
+    op.create_table(
         "dump_part",
         sa.Column("run_id", sa.BigInteger(), nullable=False),
         sa.Column("dump", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
@@ -269,22 +304,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_evaluated_run_id"), "evaluated", ["run_id"], unique=False)
     op.create_table(
-        "device_facts",
-        sa.Column("run_id", sa.BigInteger(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("rank", sa.Integer(), nullable=False),
-        sa.Column("backend", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
-        sa.Column("idx", sa.Integer(), nullable=False),
-        sa.Column("pci", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
-        sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
-        sa.Column("vram_total_bytes", sa.BigInteger(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["run_id"],
-            ["run.id"],
-        ),
-        sa.PrimaryKeyConstraint("run_id", "attempt", "rank", "backend", "idx"),
-    )
-    op.create_table(
         "gap",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("run_id", sa.BigInteger(), nullable=False),
@@ -315,6 +334,18 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("run_id", "idx"),
         sa.UniqueConstraint("run_id", "name"),
+    )
+    op.create_table(
+        "milestone",
+        sa.Column("run_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["run.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "attempt", "step"),
     )
     op.create_table(
         "rank_event",
@@ -441,23 +472,12 @@ def upgrade() -> None:
     )
     op.create_index("uq_alert_event", "alert_event", ["alert_id", "kind"], unique=True)
     op.create_table(
-        "milestone",
-        sa.Column("run_id", sa.BigInteger(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("step", sa.BigInteger(), nullable=False),
-        sa.Column("at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"],
-            ["run.id"],
-        ),
-        sa.PrimaryKeyConstraint("run_id", "attempt", "step"),
-    )
-    op.create_table(
         "stream_state",
         sa.Column("stream_id", sa.BigInteger(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("sealed", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("appends", sa.BigInteger(), nullable=False),
         sa.Column("raw_from", sa.BigInteger(), nullable=False),
         sa.Column("level1_from", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -491,55 +511,51 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     # ### commands auto generated by Alembic - please adjust! ###
-    with op.batch_alter_table("wal_frame", schema=None) as batch_op:
-        batch_op.drop_index("ix_wal_frame_span")
-
+    op.drop_index("ix_wal_frame_span", table_name="wal_frame")
     op.drop_table("wal_frame")
-    op.drop_table("dump_part")
     op.drop_table("stream_state")
-    op.drop_table("milestone")
-    with op.batch_alter_table("alert_event", schema=None) as batch_op:
-        batch_op.drop_index("uq_alert_event")
-
+    op.drop_index("uq_alert_event", table_name="alert_event")
     op.drop_table("alert_event")
-    with op.batch_alter_table("writer", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_writer_run_id"))
-
+    op.drop_index(op.f("ix_writer_run_id"), table_name="writer")
     op.drop_table("writer")
     op.drop_table("stream")
-    with op.batch_alter_table("step_event", schema=None) as batch_op:
-        batch_op.drop_index("ix_step_event_run_step")
-
+    op.drop_index("ix_step_event_run_step", table_name="step_event")
     op.drop_table("step_event")
     op.drop_table("scalar_series")
+    op.drop_index("ix_rank_event_step", table_name="rank_event")
+    op.drop_index("ix_rank_event_rank", table_name="rank_event")
+    op.drop_table("rank_event")
+    op.drop_table("milestone")
     op.drop_table("layer")
-    with op.batch_alter_table("gap", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_gap_run_id"))
-
+    op.drop_index(op.f("ix_gap_run_id"), table_name="gap")
     op.drop_table("gap")
-    with op.batch_alter_table("evaluated", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_evaluated_run_id"))
-
+    op.drop_index(op.f("ix_evaluated_run_id"), table_name="evaluated")
     op.drop_table("evaluated")
-    with op.batch_alter_table("delivery", schema=None) as batch_op:
-        batch_op.drop_index("uq_delivery_event")
-        batch_op.drop_index("ix_delivery_due")
-
+    op.drop_table("dump_part")
+    op.drop_table("device_facts")
+    op.drop_index("uq_delivery_event", table_name="delivery")
+    op.drop_index("ix_delivery_due", table_name="delivery")
     op.drop_table("delivery")
     op.drop_table("attempt")
-    op.drop_table("device_facts")
-    with op.batch_alter_table("alert", schema=None) as batch_op:
-        batch_op.drop_index(
-            "uq_alert_open",
-            sqlite_where=sa.text("state <> 'resolved'"),
-            postgresql_where=sa.text("state <> 'resolved'"),
-        )
-        batch_op.drop_index("ix_alert_run")
-
+    op.drop_index(
+        "uq_alert_open",
+        table_name="alert",
+        sqlite_where=sa.text("state <> 'resolved'"),
+        postgresql_where=sa.text("state <> 'resolved'"),
+    )
+    op.drop_index("ix_alert_run", table_name="alert")
     op.drop_table("alert")
     op.drop_table("token")
+    op.drop_table("tile_raw")
+    op.drop_table("tile")
+    op.drop_table("silence")
     op.drop_table("session")
+    op.drop_index("ix_scalar_chunk_span", table_name="scalar_chunk")
+    op.drop_table("scalar_chunk")
     op.drop_table("run")
+    op.drop_table("rule")
+    op.drop_table("retention")
     op.drop_table("meta")
+    op.drop_table("hist_tile")
     op.drop_table("endpoint")
     # ### end Alembic commands ###

@@ -1,4 +1,4 @@
-"""What waits for the writer's thread."""
+"""What waits for the writer thread, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from floatscope import wire
 from floatscope_server.store.batch import Reply
 
-__all__ = ["Counters", "Incoming", "Job", "guarded"]
+__all__ = ["Counters", "Incoming", "Job", "guarded", "later"]
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _RETRY_AFTER_S = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class Incoming:
-    """A message of an agent, and where its answer goes."""
+    """A message of a writer."""
 
     writer: str
     message: wire.AgentMessage
@@ -36,29 +36,10 @@ class Incoming:
         self.answered = True
         guarded(self.reply, message)
 
-    def postpone(self, code: str, text: str, *, expected: int) -> None:
-        """Let the agent keep it and send it again, with all from batch ``expected`` on, which is not on disk either."""
-        if isinstance(self.message, wire.Hello):
-            hint = "see to the server's disk and its log; the agent tries again by itself"
-            self.answer(wire.Refused(code=code, message=text, hint=hint, retryable=True))
-        elif isinstance(self.message, wire.Beat):
-            self.answer(wire.Beat())
-        else:
-            self.answer(
-                wire.Nack(
-                    seq=self.message.seq,
-                    code=code,
-                    message=text,
-                    expected=expected,
-                    retryable=True,
-                    retry_after_s=_RETRY_AFTER_S,
-                )
-            )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something to be done in a transaction of its own."""
+    """Something to be done with the connection; ``future`` gets what it returns or raises."""
 
     run: Callable[[Connection], object]
     future: Future[object]
@@ -72,6 +53,18 @@ class Counters:
     blocks: int = 0
     frames: int = 0
     failed_commits: int = 0
+
+
+def later(message: wire.AgentMessage, code: str, text: str, expected: int) -> wire.ServerMessage:
+    """The answer by which the agent keeps ``message`` and sends it again, with all from ``expected`` on."""
+    if isinstance(message, wire.Hello):
+        hint = "see to the server's disk and its log; the agent tries again by itself"
+        return wire.Refused(code=code, message=text, hint=hint, retryable=True)
+    if isinstance(message, wire.Beat):
+        return wire.Beat()
+    return wire.Nack(
+        seq=message.seq, code=code, message=text, expected=expected, retryable=True, retry_after_s=_RETRY_AFTER_S
+    )
 
 
 def guarded(observe: Callable[[_T], None], item: _T) -> None:

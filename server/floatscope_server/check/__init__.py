@@ -1,0 +1,1 @@
+"""``floatscope check``: the rules replayed over a log."""

@@ -1,0 +1,110 @@
+"""``floatscope check``: what the rules say about logs that are there already."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from floatscope_server.check.points import Points
+    from floatscope_server.check.report import Report
+
+HELP = "replay the rules over training logs and outputs of GPU tools"
+EXAMPLE = "floatscope check trainer_log.jsonl train.log --json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a log of LLaMA-Factory, transformers, TensorBoard, DeepSpeed, ..."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files an array")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check each file; 0: nothing critical, 1: a critical alert, 2: a file cannot be read."""
+    try:
+        from floatscope_server.check.points import Points
+        from floatscope_server.check.report import UnreadableError, check
+    except ModuleNotFoundError as error:
+        print(f'floatscope: {error.name} is missing; type: pip install "floatscope[server]"', file=sys.stderr)
+        return 2
+    from floatscope_server.rules import RuleParameters, Severity
+
+    rules = RuleParameters()
+    status = 0
+    printed = 0
+    for name in args.files:
+        with Points() as points:
+            try:
+                report = check(Path(name), rules, points if args.json else None)
+            except UnreadableError as error:
+                print(f"floatscope: {error}", file=sys.stderr)
+                status = 2
+                continue
+            if status == 0 and any(fired.entry.state.severity is Severity.CRITICAL for fired in report.alerts):
+                status = 1
+            if args.json:
+                if len(args.files) > 1:
+                    sys.stdout.write(", " if printed else "[")
+                _write_json(report, points)
+            else:
+                print("\n".join(_lines(report)))
+            printed += 1
+    if args.json and len(args.files) > 1:
+        sys.stdout.write("]\n" if printed else "[]\n")
+    elif args.json and printed:
+        sys.stdout.write("\n")
+    return status
+
+
+def _write_json(report: Report, points: Points) -> None:
+    """Write the object piece by piece: a long file's series are never in memory all at once."""
+    from floatscope_server.jsontext import encode_json
+
+    def text(value: object) -> str:
+        return encode_json(value).decode()
+
+    write = sys.stdout.write
+    write(f'{{"file": {text(report.file)}, "format": {text(report.format)}, "records": {report.records}, "series": {{')
+    names = _series_names(points.names)
+    for i, (name, shown) in enumerate(names.items()):
+        steps, values = points.of(name)
+        write(f"{', ' if i else ''}{text(shown)}: {text(list(zip(steps.tolist(), values.tolist(), strict=True)))}")
+    rest: dict[str, object] = {"canonical": report.canonical}
+    if report.devices:
+        rest["devices"] = report.device_list()
+    rest["alerts"] = [fired.describe(report.framework) for fired in report.alerts]
+    broken = report.first_broken
+    rest["unread"] = {
+        "lines": report.broken,
+        "first": None if broken is None else {"line": broken.line, "why": broken.why},
+    }
+    write(f"}}, {text(rest)[1:]}")
+
+
+def _series_names(names: list[str]) -> dict[str, str]:
+    """Series of a single card go by the file's own names, without the card before them."""
+    cards = {name.partition("/")[0] for name in names}
+    if len(cards) == 1 and next(iter(cards), "").startswith("card"):
+        return {name: name.partition("/")[2] for name in names}
+    return {name: name for name in names}
+
+
+def _lines(report: Report) -> Iterator[str]:
+    """A report for people."""
+    steps = "" if report.first_step is None else f", steps {report.first_step} to {report.last_step}"
+    cards = f", {len(report.devices)} cards" if report.devices else ""
+    yield f"{report.file}: {report.format}, {report.records} records{steps}{cards}"
+    if report.first_broken is not None:
+        more = "" if report.broken == 1 else f", and {report.broken - 1} more"
+        yield f"  not read: line {report.first_broken.line} ({report.first_broken.why}){more}"
+    for fired in report.alerts:
+        alert = fired.describe(report.framework)
+        where = f"at step {alert['first_step']} (line {fired.line})"
+        yield f"  {alert['severity']} {alert['kind']} {where}: {alert['message']}"
+    if not report.alerts:
+        yield "  no alerts"

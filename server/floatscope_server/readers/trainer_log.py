@@ -1,0 +1,93 @@
+"""LLaMA-Factory's ``trainer_log.jsonl``: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from floatscope_server.readers.names import meaning
+from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
+from floatscope_server.readers.text import lines, number, step_of
+
+__all__ = ["TRAINER_LOG", "TrainerLog"]
+
+_DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)")
+_LEAST_SECONDS = 20.0
+"""The clock is printed in whole seconds: over less the time of a step would be off by more than 5 %."""
+_RESUMED = 0.5
+"""A process that took up the training again has spent less than this share of the time for each step so far."""
+
+
+def _value(value: Any) -> float | None:  # noqa: ANN401 - JSON
+    """A number, a number in quotes or a duration in seconds; None for what is none (null is "not measured")."""
+    if isinstance(value, str):
+        if found := _DURATION.fullmatch(value):
+            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+            return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        return number(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _object(line: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return json.loads(line)  # takes bare NaN and Infinity
+
+
+class TrainerLog:
+    """Rows from lines, one at a time. Several ranks may have written the file, and the same process anew."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._elapsed = 0.0
+        self._from: tuple[int, float] | None = None
+
+    def read(self, line: int, text: str) -> Item | None:
+        """The row of a line; None where it is of another kind."""
+        if '"current_steps"' not in text:
+            return None
+        try:
+            content = _object(text)
+        except ValueError:
+            return Broken(line=line, why="the JSON of a record does not end or is damaged")
+        step = step_of(content.get("current_steps")) if isinstance(content, dict) else None
+        if step is None:
+            return Broken(line=line, why="current_steps is no number")
+        values = {name: found for name, value in content.items() if (found := _value(value)) is not None}
+        values.pop("current_steps", None)
+        row = Row(line=line, step=step, values=values, meaning=meaning(values))
+        self._clock(row)
+        return row
+
+    def _clock(self, row: Row) -> None:
+        """Whether the process was started anew, and the time for each step."""
+        elapsed = row.values.get("elapsed_time")
+        if elapsed is None or row.step <= 0:
+            return
+        if row.step < self._step and elapsed / row.step < _RESUMED * self._elapsed / self._step:
+            row.restart = True
+            self._step, self._from = -1, None
+        if row.step > self._step:
+            self._step, self._elapsed = row.step, elapsed
+            if self._from is None:
+                self._from = row.step, elapsed
+            step, before = self._from
+            if elapsed - before >= _LEAST_SECONDS:
+                row.meaning["step_time_s"] = (elapsed - before) / (row.step - step)
+                self._from = row.step, elapsed
+
+
+def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
+    log = TrainerLog()
+    for line, text in lines(chunks):
+        item = log.read(line, text)
+        if item is not None:
+            yield item
+
+
+TRAINER_LOG = LogFormat("llamafactory-trainer-log", _read, late=32)

@@ -1,0 +1,129 @@
+"""Damaged, endless and mixed files."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from floatscope_server.check.points import Points
+from floatscope_server.check.report import UnreadableError, check
+from floatscope_server.readers import detect
+from floatscope_server.rules import RuleParameters
+
+if TYPE_CHECKING:
+    from tests.server.check.conftest import Checks
+
+CASES = Path(__file__).parents[2] / "cases" / "logs"
+FILES = sorted(path for path in CASES.glob("case-*") if path.suffix != ".yaml")
+WORDS = (b"nan", b"inf", b"-5", b"1e400", b"9" * 30, b"{", b"}", b'"', b"'", b"|", b"\r", b"\n", b"\0", b"[", b",")
+
+
+def _damaged(data: bytes, chance: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(chance.randrange(1, 8)):
+        at = chance.randrange(len(out) + 1)
+        end = at + chance.randrange(200)
+        match chance.randrange(5):
+            case 0:
+                out[at:end] = chance.randbytes(end - at)
+            case 1:
+                del out[at:end]
+            case 2:
+                out[at:at] = out[chance.randrange(len(out) + 1) :][:300]
+            case 3:
+                out[at:at] = chance.choice(WORDS)
+            case _:
+                del out[at + 500 :]
+    return bytes(out)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_damaged_files_are_read_or_refused(path: Path, tmp_path: Path) -> None:
+    chance = random.Random(path.name)
+    data = path.read_bytes()[:6000]
+    for _ in range(3):
+        file = tmp_path / "log"
+        file.write_bytes(_damaged(data, chance))
+        with Points() as points:
+            try:
+                report = check(file, RuleParameters(), points)
+            except UnreadableError:
+                continue
+            for name in points.names:
+                steps, values = points.of(name)
+                assert (steps[1:] > steps[:-1]).all()
+                assert len(steps) == len(values)
+            for fired in report.alerts:
+                assert fired.describe(report.framework)["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "most"), [("console", 4, 1), ("jsonl", 4, 1), ("state", 4, 1), ("nothing to split", 12, 5)]
+)
+def test_a_long_file_takes_no_more_memory(kind: str, length: int, most: int) -> None:
+    """``length`` MB through a reader: less than ``most`` MiB at any time."""
+    pieces = {
+        "console": "2026-01-01 INFO nothing\n" * 2000 + "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 1.0}\n",
+        "jsonl": '{"current_steps": 10, "loss": 1.5, "lr": 1e-05}\n' * 1000,
+        "state": '{"loss": 1.5, "step": 10},\n' * 1500,
+        "nothing to split": "x" * 50_000,
+    }
+    head = {"state": '{"best_model_checkpoint": null, "log_history": ['}.get(kind, "")
+    piece = pieces[kind].encode()
+
+    def chunks() -> Iterator[bytes]:
+        yield head.encode()
+        for _ in range(length * 1_000_000 // len(piece)):
+            yield piece
+
+    log_format = detect(head.encode() + piece)
+    tracemalloc.start()
+    try:
+        for _ in log_format.read(chunks()):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < most << 20
+
+
+def test_series_that_do_not_fit_go_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatscope_server.check.points._MOST", 10)
+    with Points() as points:
+        for step in range(25):
+            points.add("a", step, step / 2)
+            points.add("b", 30 - step, step)
+        steps, values = points.of("a")
+        assert steps.tolist() == list(range(25))
+        assert values.tolist() == [step / 2 for step in range(25)]
+        steps, values = points.of("b")
+        assert steps.tolist() == list(range(6, 31))
+        assert values.tolist() == [30 - step for step in range(6, 31)]
+
+
+def test_formats_in_one_file(checks: Checks) -> None:
+    """A training's output with the tools' in between, and LLaMA-Factory's lines in it."""
+    text = "nvidia-smi\n| 0 NVIDIA | 90% |\n"
+    for step in range(10, 110, 10):
+        text += (
+            f"  1%|   | {step}/900 [00:10<1:00:00,  1.00s/it]{{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.1}}\n"
+        )
+    for step in range(110, 210, 10):
+        text += json.dumps({"current_steps": step, "loss": 1.9, "lr": 1e-5}) + "\n"
+    text += " iteration      300/     900 | lm loss: 1.8E+00 | grad norm: 1.0 | number of nan iterations:   0 |\n"
+    answer = checks(text)
+    assert answer.status == 0
+    assert answer.content["format"] == "megatron-console"
+    assert answer.content["records"] == 21
+
+
+def test_windows_and_colours(checks: Checks) -> None:
+    line = "{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.1}\r\n"
+    answer = checks(f"\x1b[32m{line}\x1b[0m".encode("utf-16"))
+    assert answer.kinds("critical") == ["nonfinite"]
