@@ -14,11 +14,13 @@ from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 
-__all__ = ["Rehearsal", "rehearse"]
+__all__ = ["Rehearsal", "Rehearsed", "rehearse", "view"]
 
 
 @dataclass(slots=True)
-class _Fired:
+class Rehearsed:
+    """An alert that fired; ``ended`` says why it does no more, None while it does."""
+
     entry: Entry
     ended: str | None = None
 
@@ -31,7 +33,7 @@ class Rehearsal:
         self._window = RunWindow(rules)
         self._book = Book()
         self._framework = framework
-        self._fired: dict[Entry, _Fired] = {}
+        self._fired: dict[Entry, Rehearsed] = {}
 
     def observe(self, observation: Observation) -> None:
         """The next block."""
@@ -48,7 +50,12 @@ class Rehearsal:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Each as the alert objects of the HTTP interface, without what belongs to a database."""
-        return [_view(fired, self._framework) for fired in self._fired.values()]
+        return [view(fired, self._framework) for fired in self._fired.values()]
+
+    @property
+    def fired(self) -> list[Rehearsed]:
+        """The alerts that fired, in the order in which they did."""
+        return list(self._fired.values())
 
     def _take(self, findings: Iterator[Finding]) -> None:
         for finding in findings:
@@ -58,12 +65,13 @@ class Rehearsal:
 
     def _note(self, transition: Transition) -> None:
         if transition.kind == "firing":
-            self._fired[transition.entry] = _Fired(transition.entry)
+            self._fired[transition.entry] = Rehearsed(transition.entry)
         elif transition.entry in self._fired:
             self._fired[transition.entry].ended = transition.reason or transition.kind
 
 
-def _view(fired: _Fired, framework: str) -> dict[str, Any]:
+def view(fired: Rehearsed, framework: str) -> dict[str, Any]:
+    """As the alert object of the HTTP interface, without what belongs to a database."""
     entry = fired.entry
     verdict, state = entry.verdict, entry.state
     first = state.since if state.fired is None else state.fired

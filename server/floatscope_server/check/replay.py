@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from floatscope import wire
-from floatscope_server.alerts.book import Book, Entry
-from floatscope_server.alerts.machine import Ended
-from floatscope_server.alerts.texts import message
+from floatscope_server.alerts.rehearsal import Rehearsal, Rehearsed, view
 from floatscope_server.check.extremes import LayerIndex
 from floatscope_server.check.timeline import Moment
 from floatscope_server.observation import Observation
 from floatscope_server.readers import Happening, Reading
-from floatscope_server.rules import RuleParameters, RunWindow
-from floatscope_server.rules.verdict import Finding
+from floatscope_server.rules import RuleParameters, Severity
 
 __all__ = ["Fired", "Replay"]
 
@@ -30,38 +28,27 @@ _TOLD = ("stalled", "gpu_fault")
 """Kinds whose line, and the rank that it names, are those of words in the log."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Fired:
     """An alert. ``row`` is the 0-based position of the record at which it fired, ``line`` that record's line; ``rank``
     the one that the log names."""
 
-    entry: Entry
-    first_step: int
+    alert: Rehearsed
     row: int
     line: int
     rank: int | None
 
-    def describe(self, framework: str) -> dict[str, object]:
+    @property
+    def severity(self) -> Severity:
+        """How bad it became."""
+        return self.alert.entry.state.severity
+
+    def describe(self, framework: str) -> dict[str, Any]:
         """The alert as JSON; its message names settings of ``framework`` (``keys.FRAMEWORKS``)."""
-        state = self.entry.state
-        verdict = dataclasses.replace(self.entry.verdict, rank=self.rank)
-        english, chinese = message(verdict, self.first_step, self.entry.hits, framework)
-        return {
-            "kind": self.entry.kind,
-            "severity": state.severity.label,
-            "first_step": self.first_step,
-            "last_step": max(state.held, self.first_step),
-            "since_step": verdict.since_step,
-            "row": self.row,
-            "line": self.line,
-            "layer": verdict.layer,
-            "rank": verdict.rank,
-            "device": verdict.device,
-            "format": verdict.format,
-            "reason": verdict.reason,
-            "message": english,
-            "message_zh": chinese,
-        }
+        entry = self.alert.entry
+        verdict = dataclasses.replace(entry.verdict, rank=self.rank)
+        content = view(dataclasses.replace(self.alert, entry=dataclasses.replace(entry, verdict=verdict)), framework)
+        return content | {"row": self.row, "line": self.line}
 
 
 class Replay:
@@ -70,8 +57,8 @@ class Replay:
     def __init__(self, rules: RuleParameters) -> None:
         self.alerts: list[Fired] = []
         self._rules = rules
-        self._window = RunWindow(rules)
-        self._book = Book()
+        self._rehearsal = Rehearsal(rules)
+        self._known = 0
         self._layers = LayerIndex()
         self._batch: list[Moment] = []
         self._seq = 0
@@ -83,9 +70,8 @@ class Replay:
         """The next step."""
         if moment.restart:
             self._judge()
-            self._apply(self._window.finish())
-            self._book.end(Ended.RUN_RESTARTED, moment.step)
-            self._window, self._book = RunWindow(self._rules), Book()
+            self._end()
+            self._rehearsal, self._known = Rehearsal(self._rules), 0
         self._batch.append(moment)
         seconds = moment.meaning.get("step_time_s", 1.0)
         self._clock += seconds if 0 <= seconds < _DAY_S else 0.0
@@ -103,12 +89,12 @@ class Replay:
         )
         self._where = {row: (row, reading.line)}
         body = wire.Body(first_step=row, steps=1, devices=(device,), events=events)
-        self._apply(self._window.judge(self._observation(body)))
+        self._observe(body)
 
     def finish(self) -> None:
         """The file has ended."""
         self._judge()
-        self._apply(self._window.finish())
+        self._end()
 
     def _judge(self) -> None:
         batch, self._batch = self._batch, []
@@ -129,35 +115,44 @@ class Replay:
             events=tuple(_events(batch)),
             devices=devices,
         )
-        self._apply(self._window.judge(self._observation(body)))
+        self._observe(body)
 
-    def _observation(self, body: wire.Body) -> Observation:
+    def _observe(self, body: wire.Body) -> None:
         self._seq += 1
-        return Observation(
-            run_id=0,
-            run="",
-            attempt=1,
-            rank=0,
-            writer="",
-            seq=self._seq,
-            world=1,
-            body=body,
-            layers=self._layers.layers,
+        self._rehearsal.observe(
+            Observation(
+                run_id=0,
+                run="",
+                attempt=1,
+                rank=0,
+                writer="",
+                seq=self._seq,
+                world=1,
+                body=body,
+                layers=self._layers.layers,
+            )
         )
+        self._note()
 
-    def _apply(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            for transition in self._book.apply(finding):
-                if transition.kind == "firing":
-                    self.alerts.append(self._fired(transition.entry, transition.step))
+    def _end(self) -> None:
+        self._rehearsal.finish()
+        self._note()
 
-    def _fired(self, entry: Entry, step: int) -> Fired:
+    def _note(self) -> None:
+        """Remember where in the file the newest alerts fired."""
+        fired = self._rehearsal.fired
+        self.alerts += [self._placed(alert) for alert in fired[self._known :]]
+        self._known = len(fired)
+
+    def _placed(self, alert: Rehearsed) -> Fired:
+        state = alert.entry.state
+        step = state.since if state.fired is None else state.fired
         row, line = self._where.get(step, (0, 0))
-        told = self._told.get(step) if entry.kind in _TOLD else None
+        told = self._told.get(step) if alert.entry.kind in _TOLD else None
         if told is None:
-            return Fired(entry, step, row, line, None)
+            return Fired(alert, row, line, None)
         rank = told.event.detail.get("rank")
-        return Fired(entry, step, row, told.line, rank if isinstance(rank, int) else None)
+        return Fired(alert, row, told.line, rank if isinstance(rank, int) else None)
 
 
 def _events(batch: Iterable[Moment]) -> Iterator[wire.Event]:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"floatscope: {error}", file=sys.stderr)
                 status = 2
                 continue
-            if status == 0 and any(fired.entry.state.severity is Severity.CRITICAL for fired in report.alerts):
+            if status == 0 and any(fired.severity is Severity.CRITICAL for fired in report.alerts):
                 status = 1
             if args.json:
                 if len(args.files) > 1:

@@ -10,6 +10,8 @@ __all__ = ["Bar", "bars"]
 
 _BAR = re.compile(r"\d{1,3}%\|[^|]*\|\s*(\d+)/(\d+)\s*\[(\d+:[\d:]+)<[^,\]]*(?:,\s*([\d.]+)\s?(s/it|it/s))?[^\]]*\]?")
 
+_TRAINS = re.compile(r"\b(?:train|training|steps?)\W*:$", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -25,9 +27,10 @@ class Bar:
 
 
 def bars(text: str) -> Iterator[Bar]:
-    """The bars in ``text`` that have no description: those of loading, mapping and saving have one."""
+    """The bars in ``text``, but for those whose description is of something else: loading, mapping, saving."""
     for found in _BAR.finditer(text):
-        if text[: found.start()].rstrip().endswith(":"):
+        before = text[: found.start()].rstrip()
+        if before.endswith(":") and not _TRAINS.search(before):
             continue
         done, total, clock, rate, unit = found.groups()
         seconds = None

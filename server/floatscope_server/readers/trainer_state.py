@@ -77,10 +77,19 @@ def _row(line: int, entry: dict[str, object]) -> Row | None:
 
 def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
     window = _Window(characters(chunks))
-    if not window.skip_to(_KEY) or not window.skip_to("["):
-        return
-    decode = json.JSONDecoder().raw_decode  # takes bare NaN and Infinity
     last = -1
+    while window.skip_to(_KEY) and window.skip_to("["):
+        for item in _history(window):
+            if isinstance(item, Row):
+                # A history has one writer: steps that go back are a second one, appended.
+                item.restart = item.step < last
+                last = item.step
+            yield item
+
+
+def _history(window: _Window) -> Iterator[Item]:
+    """The entries of the list that ``window`` has reached."""
+    decode = json.JSONDecoder().raw_decode  # takes bare NaN and Infinity
     while (first := window.next()) != "]":
         if first != "{":
             why = "no JSON where an entry of log_history should begin" if first else "the file ends in log_history"
@@ -96,9 +105,6 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
         row = _row(window.line, entry)
         window.move(end)
         if row is not None:
-            # A history has one writer: steps that go back are a second one, appended.
-            row.restart = row.step < last
-            last = row.step
             yield row
 
 

@@ -69,6 +69,11 @@ def test_bars_of_loading_and_evaluation_are_not_the_training_s(reads: Reads) -> 
     assert read.rows[1].meaning["eval_loss"] == 1.9
 
 
+def test_a_training_s_bar_may_say_so(reads: Reads) -> None:
+    read = reads(f"Training: {_bar(10).strip()}{{'loss': 2.0, 'learning_rate': 1e-05}}\n")
+    assert read.points("loss") == [(10, 2.0)]
+
+
 def test_logging_steps_where_there_is_no_bar(reads: Reads) -> None:
     text = "TrainingArguments(\nlogging_steps=25,\n)\n" + "{'loss': 2.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n" * 1
     text += "{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.2}\n"

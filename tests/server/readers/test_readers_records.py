@@ -86,6 +86,16 @@ def test_trainer_state_that_ends_in_the_middle(reads: Reads) -> None:
     assert len(damaged.broken) == 1
 
 
+def test_trainer_state_after_another(reads: Reads) -> None:
+    one = _state(*({"loss": 1.0, "step": step} for step in (10, 20)))
+    assert [(row.step, row.restart) for row in reads(one + one).rows] == [
+        (10, False),
+        (20, False),
+        (10, True),
+        (20, False),
+    ]
+
+
 def _varint(value: int) -> bytes:
     out = b""
     value &= (1 << 64) - 1
