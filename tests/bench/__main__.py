@@ -22,6 +22,7 @@ _BENCHES = {
     "keep": "retention: dropping tiles and giving pages back, beside ingest",
     "ingest": "durable ingest over a real WebSocket",
     "engines": "commits of SQLite and PostgreSQL, without a network",
+    "rules": "from a block to the verdict of all rules, 8 ranks of 300 layers",
     "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floatscope_server.alerts.machine import Change, Ended, Phase, Policy, Signal, State, advance
@@ -14,7 +14,7 @@ SIGNALS = st.one_of(
     st.just(Signal()),
     st.sampled_from([Signal(ended=ended) for ended in Ended]),
 )
-HISTORIES = st.lists(st.tuples(st.integers(0, 4), SIGNALS, st.booleans()), max_size=40)
+HISTORIES = st.lists(st.tuples(st.integers(0, 4), SIGNALS, st.booleans()), min_size=20, max_size=60)
 POLICIES = st.builds(Policy, hold=st.integers(0, 6), keep=st.integers(0, 6))
 
 
@@ -57,6 +57,7 @@ class Model:
         return []
 
 
+@settings(max_examples=1000, deadline=None)
 @given(POLICIES, HISTORIES)
 def test_it_does_what_the_model_does(policy: Policy, history: list[tuple[int, Signal, bool]]) -> None:
     model, state, step = Model(policy), None, 0
