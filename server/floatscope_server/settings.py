@@ -81,7 +81,7 @@ class Settings:
     cache_bytes: int = 96 * _MIB
     """Decoded telemetry kept for the next query."""
 
-    answer_bytes: int = 16 * _MIB
+    answer_bytes: int = 8 * _MIB
     """Answers kept for the next one who asks the same."""
 
     max_body_bytes: int = 2 * _MIB

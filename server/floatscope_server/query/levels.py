@@ -259,29 +259,31 @@ class Sealed:
         for number, steps, low, high in ranges:
             of = (self.stream, self.attempt, self.version, level, number, *stats, -1, *aggs, -1, *self._blocks)
 
-            def read(
-                low: int, high: int, number: int = number, steps: int = steps
-            ) -> Iterator[tuple[int, tuple[_PieceOf, _Piece]]]:
-                asked: dict[str, object] = {
-                    "stream": self.stream,
-                    "attempt": self.attempt,
-                    "level": level,
-                    "part": number,
-                    "stats": stats,
-                    "aggs": aggs,
-                    "blocks": list(self._blocks),
-                    "low": low,
-                    "high": high,
-                }
-                for row_id, stat, agg, block, idx, flags in self.session.connection().execute(_KEYS[level > 0], asked):
-                    place = (self.stream, self.attempt, level, number, stat, agg, block, idx)
-                    piece = _Piece(idx * steps, (idx + 1) * steps, TileKey(row_id, place, self.version), flags)
-                    yield idx, ((_STATS[stat], _AGGS[agg], block), piece)
-
-            if low <= high:
-                for of_key, piece in self.directory.listed(of, low, high, read):
-                    found.setdefault(of_key, {})[piece.first] = piece
+            asked: dict[str, object] = {
+                "stream": self.stream,
+                "attempt": self.attempt,
+                "level": level,
+                "part": number,
+                "stats": stats,
+                "aggs": aggs,
+                "blocks": list(self._blocks),
+            }
+            for row_id, stat, agg, block, idx, flags in self._rows(of, level, asked, low, high):
+                place = (self.stream, self.attempt, level, number, stat, agg, block, idx)
+                piece = _Piece(idx * steps, (idx + 1) * steps, TileKey(row_id, place, self.version), flags)
+                found.setdefault((_STATS[stat], _AGGS[agg], block), {})[piece.first] = piece
         return found
+
+    def _rows(
+        self, of: tuple[int, ...], level: int, asked: dict[str, object], low: int, high: int
+    ) -> Iterator[tuple[int, ...]]:
+        """Of the tiles ``low`` to ``high``."""
+
+        def read(low: int, high: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+            rows = self.session.connection().execute(_KEYS[level > 0], {**asked, "low": low, "high": high})
+            return ((row.idx, tuple(row)) for row in rows)
+
+        return self.directory.listed(of, low, high, read) if low <= high else iter(())
 
 
 def _made(what: Wanted, strips: Mapping[Wanted, _Strip]) -> Plane | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
@@ -35,11 +36,22 @@ def _response(accept: str, found: Reading) -> Response:
     return JSONText(found.content())
 
 
-@router.get("/runs/{run}/series", responses=BLOCK)
-async def series_by_name(
-    run: str,
-    layer: str,
-    services: Running,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Of one layer."""
+
+    kind: str
+    metrics: tuple[str, ...] | None
+    chosen: str
+    attempt: int | None
+    first: int | None
+    last: int | None
+    points: int
+    dump: str | None
+    rank: int | None
+
+
+async def _asked(
     kind: str = "grad",
     metrics: Metrics = None,
     format_: Format = "auto",
@@ -49,61 +61,51 @@ async def series_by_name(
     points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
     dump: OfDump = None,
     rank: OfRank = None,
-    accept: Accept = "",
-    known: Known = "",
+) -> _Asked:
+    # A coroutine: FastAPI calls a plain function in a thread, and there may be none free.
+    return _Asked(
+        kind=kind,
+        metrics=split(metrics),
+        chosen=format_,
+        attempt=attempt,
+        first=first,
+        last=last,
+        points=points,
+        dump=dump,
+        rank=rank,
+    )
+
+
+OfLayer = Annotated[_Asked, Depends(_asked)]
+
+
+@router.get("/runs/{run}/series", responses=BLOCK)
+async def series_by_name(
+    run: str, layer: str, services: Running, asked: OfLayer, accept: Accept = "", known: Known = ""
 ) -> Response:
     """As the next one, for names that no path can hold, such as ``..`` or one with a line break."""
-    return await series(
-        run, layer, services, kind, metrics, format_, attempt, first, last, points, dump, rank, accept, known
-    )
+    return await series(run, layer, services, asked, accept, known)
 
 
 @router.get("/runs/{run}/layers/{layer:path}/series", responses=BLOCK)
 async def series(
-    run: str,
-    layer: str,
-    services: Running,
-    kind: str = "grad",
-    metrics: Metrics = None,
-    format_: Format = "auto",
-    attempt: OneAttempt = None,
-    first: FromStep = None,
-    last: ToStep = None,
-    points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
-    dump: OfDump = None,
-    rank: OfRank = None,
-    accept: Accept = "",
-    known: Known = "",
+    run: str, layer: str, services: Running, asked: OfLayer, accept: Accept = "", known: Known = ""
 ) -> Response:
     """Metrics of a layer over the steps; a cell of several steps has their mean, and the least and the largest."""
-    asked = (
-        "series",
-        run,
-        layer,
-        kind,
-        metrics,
-        format_,
-        attempt,
-        first,
-        last,
-        points,
-        dump,
-        rank,
-        MEDIA_TYPE in accept,
-    )
+    key = ("series", run, layer, asked, MEDIA_TYPE in accept)
 
     def question(session: Session) -> Tagged:
         of = run_named(session, run)
-        held = dumped(session, of, dump, kind=kind, rank=rank)
+        held = dumped(session, of, asked.dump, kind=asked.kind, rank=asked.rank)
         tag, settled = window_tag(
             session,
             of,
             store=services.store.epoch,
-            question=(asked, held and held.size),
-            kind=kind,
-            attempt=attempt,
-            first=first,
-            last=last,
+            question=(key, held and held.size),
+            kind=asked.kind,
+            attempt=asked.attempt,
+            first=asked.first,
+            last=asked.last,
         )
 
         def make() -> Response:
@@ -112,20 +114,20 @@ async def series(
                 services.reader,
                 of,
                 layer=layer,
-                kind=kind,
-                metrics=split(metrics),
-                chosen=format_,
-                attempt=attempt,
-                first=first,
-                last=last,
-                points=points,
+                kind=asked.kind,
+                metrics=asked.metrics,
+                chosen=asked.chosen,
+                attempt=asked.attempt,
+                first=asked.first,
+                last=asked.last,
+                points=asked.points,
                 dump=held,
             )
             return _response(accept, found)
 
         return Tagged(tag=tag, settled=settled, make=make)
 
-    return await services.shared(asked, known, question)
+    return await services.shared(key, known, question)
 
 
 @router.get("/runs/{run}/latest", responses=BLOCK)
