@@ -22,6 +22,8 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _LONGEST = 1 << 30
 """Bytes of a record; a length beyond it is damage."""
+_CHECKED = 4096
+"""Bytes up to which the content of a record is checked: scalars are far shorter, images and graphs longer."""
 _FLOAT, _DOUBLE = 1, 2
 """DataType of a TensorProto."""
 
@@ -35,8 +37,8 @@ def begins_record(head: bytes) -> bool:
 
 
 def _records(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """Number from 1 and content of each record; None for the content of one that is damaged, after which the rest
-    cannot be found."""
+    """Number from 1 and content of each record; None for the content of one that is damaged. Where its length is, the
+    rest cannot be found."""
     held = bytearray()
     number = 1
 
@@ -59,19 +61,11 @@ def _records(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
         content = bytes(held[_HEADER.size : _HEADER.size + length])
         (check,) = _FOOTER.unpack_from(held, _HEADER.size + length)
         del held[: _HEADER.size + length + _FOOTER.size]
-        # The check of the content is costly in Python, and only events with scalars are looked into.
-        yield number, content if _event_is_sound(content, check) else None
+        sound = len(content) > _CHECKED or masked_crc32c(content) == check
+        yield number, content if sound else None
         number += 1
     if held:
         yield number, None
-
-
-def _event_is_sound(content: bytes, check: int) -> bool:
-    return len(content) > _CHECKED or masked_crc32c(content) == check
-
-
-_CHECKED = 4096
-"""Bytes up to which the content of a record is checked: scalars are far shorter, images and graphs longer."""
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -83,6 +77,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > 63:
+            raise struct.error("a number of more than 64 bits")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -108,16 +104,15 @@ def _signed(value: int) -> int:
 
 
 def _tensor(data: bytes) -> float | None:
-    """The number that a TensorProto of one element holds."""
+    """The number that a TensorProto of one element holds: as raw content (4), float_val (5) or double_val (6)."""
     dtype, value = 0, None
-    for number, kind, content in _fields(data):
+    for number, _, content in _fields(data):
         if number == 1 and isinstance(content, int):
             dtype = content
-        elif isinstance(content, bytes) and number in (4, 5, 6):
-            size, code = (8, "<d") if dtype == _DOUBLE or number == 6 else (4, "<f")
-            if (number == 4 and len(content) == size and dtype in (_FLOAT, _DOUBLE)) or number in (5, 6):
-                value = float(struct.unpack_from(code, content)[0]) if len(content) >= size else value
-        del kind
+        elif isinstance(content, bytes) and (number in (5, 6) or (number == 4 and dtype in (_FLOAT, _DOUBLE))):
+            code = "<d" if number == 6 or (number == 4 and dtype == _DOUBLE) else "<f"
+            if len(content) == struct.calcsize(code):
+                (value,) = struct.unpack(code, content)
     return value
 
 
