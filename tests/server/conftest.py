@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -34,6 +31,7 @@ from tests.databases import Databases, TestDatabase
 from tests.needs import needs
 from tests.postgres import Cluster, programs
 from tests.server.bodies import Unpack, layer, scalars, summaries, unpack
+from tests.server.programs import Command
 
 DEADLINE_S = 30.0
 
@@ -458,32 +456,6 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(Store, "read", read_sealed)
         monkeypatch.setattr(Services, "_ask", ask_sealed)
     return where
-
-
-class Command:
-    """A ``floatscope`` process."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "floatscope", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-
-    def address(self) -> str:
-        """Where a server listens; it fails if the process ends without saying so."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if "listening on http://" in line:
-                return line.rsplit("http://", 1)[1].strip()
-        raise AssertionError(self.finish())
-
-    def finish(self) -> tuple[int, str, str]:
-        """Exit status, standard output and error."""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, out, err
 
 
 @pytest.fixture

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from floatscope_server.store import Store
     from tests.databases import TestDatabase
-    from tests.server.conftest import Command, Make, MakePen
+    from tests.server.conftest import Make, MakePen
+    from tests.server.programs import Command
 
 
 def _train(store: Store, pen: MakePen, make: Make) -> None:

@@ -16,7 +16,8 @@ from floatscope_server.database import StoreError, database_of
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from tests.databases import TestDatabase
-from tests.server.conftest import Command, Make, MakeAgent, MakePen, OpenStore, Running
+from tests.server.conftest import Make, MakeAgent, MakePen, OpenStore, Running
+from tests.server.programs import Command
 
 
 def _restored(copy: Path, fresh: Settings, program: Callable[[str], str]) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.server.conftest import Command, Make, MakeAgent, Reply, Running
+    from tests.server.conftest import Make, MakeAgent, Reply, Running
+    from tests.server.programs import Command
 
 
 def _server(command: Callable[..., Command], data: Path, *options: str) -> Command:

@@ -23,7 +23,8 @@ from floatscope_server.models import StepEvent
 pytestmark = pytest.mark.engines("sqlite")
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Command, Reply, Running
+    from tests.server.conftest import Reply, Running
+    from tests.server.programs import Command
 
 Http = Callable[..., "Reply"]
 STEP_S = 0.002

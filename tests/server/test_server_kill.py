@@ -24,7 +24,8 @@ from floatscope_server.settings import Settings
 from floatscope_server.store.parts import MAX_STEP
 from tests.needs import needs
 from tests.postgres import Cluster, programs
-from tests.server.conftest import Agent, Command, Make, Reply
+from tests.server.conftest import Agent, Make, Reply
+from tests.server.programs import Command
 
 _RANKS = 3
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.server.conftest import Command, Make, MakePen, OpenStore
+    from tests.server.conftest import Make, MakePen, OpenStore
+    from tests.server.programs import Command
 
 
 @pytest.fixture

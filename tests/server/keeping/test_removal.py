@@ -32,7 +32,8 @@ from tests.server.keeping import kept
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.server.conftest import Clock, Command, Make, MakePen, OpenStore, Reply
+    from tests.server.conftest import Clock, Make, MakePen, OpenStore, Reply
+    from tests.server.programs import Command
 
 _OTHERS = {"alembic_version", "meta"}
 
