@@ -24,7 +24,7 @@ from floatscope_server.models import (
 from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.climb import Climb
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
-from floatscope_server.store.tilestore import Place, StreamKey, advance, geometry_of, read_planes, replace_tiles
+from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, read_planes, replace_tiles
 from floatscope_server.tiles.codec import TileError, decode
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.hist import HistRows
@@ -109,7 +109,7 @@ def mend(session: Session, suspect: Suspect) -> Mending | None:
 
     def apply(session: Session) -> None:
         connection = session.connection()
-        advance(connection, key, key.sealed)
+        change(connection, key)
         if made is not None:
             climb = Climb(key=key, geometry=geometry, block=place.block, idx=place.idx)
             replace_tiles(connection, key, [(place, climb.encoded(place, made))])
