@@ -15,6 +15,7 @@ from sqlmodel import Session
 
 from floatscope import wire
 from floatscope_server.models import Run
+from floatscope_server.query.window import TileReader
 
 pytestmark = pytest.mark.engines("sqlite")
 
@@ -29,7 +30,7 @@ def test_many_slow_questions_keep_neither_health_nor_ingest_waiting(
     agent(run="run")
     release, asked = threading.Event(), threading.Semaphore(0)
 
-    def slow(_: Session, run: Run) -> dict[str, object]:
+    def slow(_: Session, __: TileReader, run: Run) -> dict[str, object]:
         asked.release()
         assert release.wait(20)
         return {"run": run.name}
