@@ -72,6 +72,7 @@ def _sealer(store: Store | _Interposed, monotonic: Callable[[], float] = lambda:
     return Sealer(store, lost_after_s=60.0, slack=8, monotonic=monotonic)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_kill_at_any_transaction_loses_and_doubles_nothing(
     open_store: OpenStore, pen: MakePen, make: Make, clock: Clock, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_of_two_sealers_one_seals(store: Store, pen: MakePen, make: Make, job: i
     assert_sealed(store, frames, layers=_LAYERS, ranks=1)
 
 
+@pytest.mark.engines("sqlite")
 def test_a_full_disk_leaves_all_as_it_was(store: Store, pen: MakePen, make: Make) -> None:
     frames = _filled(store, pen, make)
     before = open_frames(store)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from floatscope import wire
 from floatscope_server.alerts.engine import AlertEngine
@@ -59,6 +60,7 @@ def test_a_server_seals_and_stops(
     assert not any(thread.name == "floatscope-sealer" for thread in threading.enumerate())
 
 
+@pytest.mark.engines("sqlite")
 def test_the_wal_is_emptied_after_a_tile(store: Store, pen: MakePen, make: Make, tmp_path: Path) -> None:
     one = pen(store, layers=[make.layer(0, "l")])
     for step in range(0, 600, 50):
