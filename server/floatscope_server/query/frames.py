@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, Row, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import Frame
@@ -19,7 +19,7 @@ from floatscope_server.query.line import Stretch
 from floatscope_server.store.framed import frame_of
 from floatscope_server.store.parts import MAX_STEPS
 
-__all__ = ["FrameCache", "StoredFrame", "stored_frames", "stored_steps", "summary_frames", "summary_frames_at"]
+__all__ = ["FrameCache", "StoredFrame", "stored_frames", "summary_frames", "summary_frames_at"]
 
 _T = TypeVar("_T")
 _BATCH = 256
@@ -104,34 +104,6 @@ def stored_frames(
             content = decode(row.data)
             if content is not None:
                 yield _stored(row, content)
-
-
-def stored_steps(session: Session, stream: int, stretch: Stretch, *, most: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The steps of ``stretch`` that any summary of ``stream`` has, ascending, at most ``most`` at a time."""
-    start = stretch.first
-    while start <= stretch.last:
-        rest = Stretch(attempt=stretch.attempt, first=start, last=stretch.last)
-        frames = session.execute(
-            select(col(WalFrame.first), func.max(WalFrame.n).label("n"))
-            .where(*_touching(stream, rest, longest=MAX_STEPS))
-            .group_by(col(WalFrame.first))
-            .order_by(col(WalFrame.first))
-            .execution_options(yield_per=_BATCH)
-        )
-        pieces: list[npt.NDArray[np.int64]] = []
-        room, end = most, start
-        for first, n in frames:
-            low, high = max(first, end), min(first + n, stretch.last + 1, max(first, end) + room)
-            if high > low:
-                pieces.append(np.arange(low, high))
-                room, end = room - (high - low), high
-            if not room:
-                break
-        frames.close()
-        if not pieces:
-            return
-        yield np.concatenate(pieces)
-        start = end
 
 
 def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
