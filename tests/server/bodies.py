@@ -18,7 +18,7 @@ from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store import Store
 from floatscope_server.store.together import NORM
 
-__all__ = ["Unpack", "layer", "norm_of_all_ranks", "run_of", "scalars", "summaries", "unpack"]
+__all__ = ["Unpack", "histogram", "layer", "norm_of_all_ranks", "run_of", "scalars", "summaries", "unpack"]
 
 Unpack = Callable[[bytes], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
@@ -113,3 +113,17 @@ def norm_of_all_ranks(session: Session, attempt: int) -> ScalarSeries | None:
             ScalarSeries.name == NORM,
         )
     ).one_or_none()
+
+
+def histogram(step: int, first: int, counts: Sequence[int]) -> wire.Histograms:
+    """Of the gradient of layer 0 in one step, from bin ``first`` on."""
+    return wire.Histograms(
+        kind="grad",
+        first_step=step,
+        steps=1,
+        layers=np.array([0], "<u4").tobytes(),
+        first=np.array([first], "<u2").tobytes(),
+        length=np.array([len(counts)], "<u2").tobytes(),
+        sampled=np.array([sum(counts)], "<i8").tobytes(),
+        counts=np.array(counts, "<u8").tobytes(),
+    )

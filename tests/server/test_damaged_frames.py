@@ -15,24 +15,12 @@ from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
 from floatscope_server.store.replay import replay
 from floatscope_server.store.series_thread import SeriesThread
+from tests.server.bodies import histogram
 
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakePen, Running, Start
 
 _T0_S = 1_700_000_000
-
-
-def _histogram(step: int) -> wire.Histograms:
-    return wire.Histograms(
-        kind="grad",
-        first_step=step,
-        steps=1,
-        layers=np.array([0], "<u4").tobytes(),
-        first=np.array([3], "<u2").tobytes(),
-        length=np.array([2], "<u2").tobytes(),
-        sampled=np.array([3], "<i8").tobytes(),
-        counts=np.array([1, 2], "<u8").tobytes(),
-    )
 
 
 def _filled(start: Start, pen: MakePen, make: Make, damage: bytes) -> Running:
@@ -45,7 +33,7 @@ def _filled(start: Start, pen: MakePen, make: Make, damage: bytes) -> Running:
         body = wire.Body(
             summaries=(make.summaries("grad", step, np.ones((10, 1))),),
             scalars=(make.scalars("loss", step, [1.0] * 10),),
-            histograms=(_histogram(step),),
+            histograms=(histogram(step, 3, [1, 2]),),
             devices=(wire.Device(time_ns=(_T0_S + step) * 10**9, index=0, backend="cuda"),),
         )
         assert isinstance(one.deliver(body), wire.Ack)

@@ -19,6 +19,7 @@ from floatscope import wire
 from floatscope_server.commands import export
 from floatscope_server.export import rows
 from tests.needs import needs
+from tests.server.bodies import histogram
 
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Running
@@ -46,22 +47,9 @@ def run(agent: MakeAgent, make: Make) -> None:
                     make.summaries("act", first, ABSMAX[stretch]),
                 ),
                 scalars=(make.scalars("loss", first, LOSS[stretch]),),
-                histograms=(_histogram(first),),
+                histograms=(histogram(first, 254, [3, 5]),),
             )
         )
-
-
-def _histogram(step: int) -> wire.Histograms:
-    return wire.Histograms(
-        kind="grad",
-        first_step=step,
-        steps=1,
-        layers=np.array([0], "<u4").tobytes(),
-        first=np.array([254], "<u2").tobytes(),
-        length=np.array([2], "<u2").tobytes(),
-        sampled=np.array([8], "<i8").tobytes(),
-        counts=np.array([3, 5], "<u8").tobytes(),
-    )
 
 
 Exported = Callable[..., int]
