@@ -120,21 +120,25 @@ def test_a_killed_trainer_loses_at_most_a_second(tmp_path: Path, real: RealServe
 
 
 _NO_STEP = """
-import sys, time
+import faulthandler, sys, time
+faulthandler.dump_traceback_later(60)
 import floatscope, torch
 floatscope.watch(torch.nn.Linear(2, 2), run="no-step", server=sys.argv[1], spool_dir=sys.argv[2])
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_a_run_killed_before_its_first_step_is_listed_as_failed(tmp_path: Path, real: RealServer) -> None:
     spool = tmp_path / "spool"
     with subprocess.Popen([sys.executable, "-c", _NO_STEP, "http://127.0.0.1:9", str(spool)]) as process:
-        end = time.monotonic() + 60
-        while not list(spool.glob("[0-9a-f]*/about")):
-            assert time.monotonic() < end, "it never began to spool"
-            time.sleep(0.05)
-        process.kill()
+        try:
+            end = time.monotonic() + 90
+            while not list(spool.glob("[0-9a-f]*/about")):
+                assert process.poll() is None, "it ended by itself"
+                assert time.monotonic() < end, "it never began to spool"
+                time.sleep(0.05)
+        finally:
+            process.kill()
     assert sync(spool, real.url) == 0
     assert list(spool.glob("[0-9a-f]*")) == []
     deadline = time.monotonic() + 20

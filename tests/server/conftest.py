@@ -238,6 +238,11 @@ class Agent:
         assert self._socket is not None
         self._socket.send(message if isinstance(message, bytes) else wire.encode(message))
 
+    def send_raw(self, data: bytes) -> None:
+        """Bytes of the connection itself, not framed."""
+        assert self._socket is not None
+        self._socket.socket.sendall(data)
+
     def receive(self) -> wire.ServerMessage:
         """The next answer; what comes before it unasked goes to ``told``."""
         while True:

@@ -254,7 +254,6 @@ class Spooler:
         folder.close()
 
     def _switch_off(self, reason: str, why: str) -> None:
-        self.off = reason
         self.outbox.detach()
         logger.warning(
             "the spool in %s is off (%s: %s): telemetry waits in memory only, and what waits there is lost with this "
@@ -263,6 +262,7 @@ class Spooler:
             reason,
             why,
         )
+        self.off = reason  # last: whoever sees it finds the reason in the log
 
     # The other thread
 
