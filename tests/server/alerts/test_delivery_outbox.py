@@ -199,7 +199,7 @@ def test_a_name_that_cannot_be_looked_up_is_a_failure_with_its_reason(bench: Ben
 def test_whatever_goes_wrong_in_a_try_is_its_outcome(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("floatscope_server.alerts.connect.Transport.post", broken)
@@ -209,7 +209,7 @@ def test_whatever_goes_wrong_in_a_try_is_its_outcome(
         await bench.until(lambda: bench.states() == ["failed"])
 
     bench.deliver(act)
-    assert bench.rows()[0].error == "the webhook could not be sent: out of luck"
+    assert bench.rows()[0].error == "the message could not be sent: out of luck"
 
 
 def test_retry_after_is_heeded(bench: Bench, receiver: Receiver) -> None:

@@ -17,12 +17,15 @@ def upgrade() -> None:
     op.create_table(
         "endpoint",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("type", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("url", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
+        sa.Column("language", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("kinds", sa.JSON(), nullable=False),
         sa.Column("min_severity", sqlmodel.sql.sqltypes.AutoString(), nullable=False),
         sa.Column("secrets", sa.JSON(), nullable=False),
         sa.Column("enabled", sa.Boolean(), nullable=False),
         sa.Column("disabled_reason", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("given_up", sa.Integer(), nullable=False),
         sa.Column("created_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
