@@ -172,15 +172,15 @@ class Transport:
             network_backend=GuardedBackend(guard, resolver),
         )
 
-    async def post(
-        self, url: str, headers: Mapping[str | bytes, str | bytes], body: bytes, *, keep: int = 0
-    ) -> Reply:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, keep: int = 0) -> Reply:
         """One try, which takes 20 s at most whatever the receiver does. ``keep``: bytes of the answer's body that are
         wanted; no more is read. Raises ``ForbiddenAddressError``, ``TimeoutError`` or one of httpcore's exceptions."""
         timeout = {"connect": _CONNECT_S, "read": _READ_S, "write": _WRITE_S, "pool": _POOL_S}
         async with (
             asyncio.timeout(_TOTAL_S),
-            self._pool.stream("POST", url, headers=headers, content=body, extensions={"timeout": timeout}) as answer,
+            self._pool.stream(
+                "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": timeout}
+            ) as answer,
         ):
             found = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
             kept = b""

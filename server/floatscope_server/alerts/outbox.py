@@ -19,8 +19,8 @@ from sqlalchemy import and_, or_, update
 from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.connect import Guard, Resolver, resolve
-from floatscope_server.alerts.engine import Store
 from floatscope_server.alerts.models import Delivery, Endpoint
+from floatscope_server.alerts.needs import Store
 from floatscope_server.alerts.receivers import APPRISE_PACE, CHATS, GENERIC
 from floatscope_server.alerts.receivers.pace import Bucket
 from floatscope_server.alerts.receivers.targets import Targets

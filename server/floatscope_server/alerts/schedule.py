@@ -38,6 +38,4 @@ def decide(tries: int, answer: Answer, now: datetime, chance: float) -> Verdict:
     if tries >= len(DELAYS_S):
         return Verdict(state="dead", status=answer.status, error=answer.error)
     delay = max(DELAYS_S[tries] * (1.0 + _JITTER * chance), answer.wait_s)
-    return Verdict(
-        state="failed", next_at=now + timedelta(seconds=delay), status=answer.status, error=answer.error
-    )
+    return Verdict(state="failed", next_at=now + timedelta(seconds=delay), status=answer.status, error=answer.error)

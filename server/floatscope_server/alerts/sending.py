@@ -24,7 +24,7 @@ __all__ = ["Parcel", "Row", "Sender"]
 
 _log = logging.getLogger(__name__)
 
-_JSON = {"content-type": "application/json; charset=utf-8", "user-agent": "floatscope-webhooks"}
+_HEADERS = {"content-type": "application/json", "user-agent": "floatscope-webhooks"}
 _KEEP = 16 << 10
 _APPRISE_S = 45.0
 _APPRISE_THREADS = 4
@@ -98,15 +98,14 @@ class Sender:
     async def _webhook(self, parcel: Parcel) -> Answer:
         (row,) = parcel.rows
         now, body = self._clock(), row.body.encode()
-        headers: dict[str | bytes, str | bytes] = {**signed_headers(parcel.secrets, row.event_id, body, now)}
-        headers |= {"content-type": "application/json", "user-agent": _JSON["user-agent"]}
+        headers = signed_headers(parcel.secrets, row.event_id, body, now) | _HEADERS
         return plain(await self._transport.post(parcel.url, headers, body), now)
 
     async def _chat(self, parcel: Parcel) -> Answer:
         now = self._clock()
         secret = next(iter(active_secrets(parcel.secrets, now)), None)
         url, body = letter(parcel.type, parcel.url, secret, parcel.note, now)
-        reply = await self._transport.post(url, {**_JSON}, body, keep=_KEEP)
+        reply = await self._transport.post(url, _HEADERS, body, keep=_KEEP)
         return CHATS[parcel.type].answer(reply, now)
 
     async def _apprise(self, parcel: Parcel) -> Answer:

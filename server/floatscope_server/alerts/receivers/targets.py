@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ def read_targets(path: Path) -> dict[str, str]:
 def _library(addresses: Iterable[tuple[str, str]]) -> dict[str, apprise.Apprise]:
     if importlib.util.find_spec("apprise") is None:
         raise ValueError(f"targets of apprise need that library: {INSTALL}")
-    import apprise  # noqa: PLC0415 - an extra, which takes half a second to load
+    import apprise
 
     # It logs addresses with their passwords at the level of details.
     logging.getLogger("apprise").setLevel(logging.CRITICAL)
@@ -68,14 +68,18 @@ class Targets:
     def __contains__(self, name: str) -> bool:
         return name in self._made
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
     def hosts(self, name: str) -> list[str]:
         """The hosts of one's own that a target is at. Services with an address of their own have none: where the others
         have a host, theirs have a token, which must not be looked up."""
-        return [
-            str(server.host)
-            for server in self._made.get(name, ())
-            if any("{host}" in str(template) for template in server.templates)
-        ]
+        found: list[str] = []
+        for server in self._made.get(name, ()):
+            templates: tuple[object, ...] = tuple(server.templates)
+            if any("{host}" in str(template) for template in templates):
+                found.append(str(server.host))
+        return found
 
     def send(self, name: str, note: Note) -> Answer:
         """Send; blocks. The library says only whether it worked."""
