@@ -80,14 +80,19 @@ def _item(event: Mapping[str, Any]) -> Item:
         state=event["type"].removeprefix("alert."),
         severity=data["severity"],
         kind=data["kind"],
-        run=clean(data["run"])[:_NAME],
-        message=clean(data["message"]),
-        message_zh=clean(data["message_zh"]),
+        run=_shown(data["run"])[:_NAME],
+        message=_shown(data["message"]),
+        message_zh=_shown(data["message_zh"]),
         step=data.get("first_step"),
-        layer=None if layer is None else clean(layer),
+        layer=None if layer is None else _shown(layer),
         rank=data.get("rank"),
         url=data.get("run_url"),
     )
+
+
+def _shown(text: str) -> str:
+    # Receivers refuse empty texts, and a name of nothing but controls is one.
+    return clean(text) or "?"
 
 
 @dataclass(frozen=True, slots=True)
