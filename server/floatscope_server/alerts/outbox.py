@@ -254,7 +254,7 @@ class Outbox:
             if changed.rowcount:  # type: ignore[attr-defined]
                 settled.append(verdict)
         endpoint = session.get(Endpoint, parcel.endpoint_id)
-        if endpoint is None or not settled:
+        if endpoint is None or not endpoint.enabled or not settled:
             return
         if any(verdict.state == "ok" for verdict in settled):
             endpoint.given_up = 0

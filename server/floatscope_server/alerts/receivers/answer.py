@@ -90,7 +90,7 @@ def coded(
     if not isinstance(number, int) or isinstance(number, bool):
         if by_status.error is not None:
             return by_status
-        return Answer(status=reply.status, error=f"the receiver answered {reply.status} without a {code}")
+        return Answer(status=reply.status, error=f"the receiver answered {reply.status} without {code}")
     if number == 0 and by_status.error is None:
         return by_status
     error = f"the receiver answered {reply.status}, {code} {number}: {fit(clean(str(found.get(text, ''))), _SAID)}"

@@ -23,17 +23,19 @@ class Bucket:
         self._pace = pace
         self._level = 1.0
         self._at = now
+        self._held = now
 
     def level(self, now: datetime) -> float:
-        """Messages that may be sent at ``now``, at most the burst."""
-        passed = max((now - self._at).total_seconds(), 0.0)
+        """Messages that may be sent at ``now``, at most the burst; none while it is held."""
+        if now < self._held:
+            return 0.0
+        passed = max((now - self._at).total_seconds(), 0.0)  # clocks are set back
         return min(self._level + passed * self._pace.per_s, self._pace.burst)
 
     def take(self, now: datetime) -> None:
         """One is sent."""
-        self._level, self._at = self.level(now) - 1.0, max(now, self._at)
+        self._level, self._at = self.level(now) - 1.0, now
 
     def hold(self, until: datetime) -> None:
         """The receiver wants none before ``until``; then a single one."""
-        if until >= self._at:
-            self._level, self._at = 1.0, until
+        self._level, self._at, self._held = 1.0, until, until
