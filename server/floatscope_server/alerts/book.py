@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from floatscope_server.alerts.later import with_later
@@ -136,6 +136,16 @@ class Book:
                 done.append(Transition(entry, "resolved", at, ended.value))
             else:
                 done.append(Transition(entry, "dropped", at))
+        return done
+
+    def resolve(self, alerts: Container[int]) -> list[Transition]:
+        """Close those that fire and have these ids, whatever their condition."""
+        done: list[Transition] = []
+        for entry in list(self):
+            if entry.id is not None and entry.id in alerts and entry.state.phase is Phase.FIRING:
+                self._close(entry)
+                entry.state = dataclasses.replace(entry.state, phase=Phase.RESOLVED)
+                done.append(Transition(entry, "resolved", entry.state.held, "by_hand"))
         return done
 
     def _inhibited(self, kind: str) -> bool:
