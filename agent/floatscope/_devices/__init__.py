@@ -5,6 +5,7 @@ ROCm libraries gets no device from AMD SMI. Only this package imports vendor lib
 """
 
 from floatscope._devices._allocator import AllocatorFigures, allocator_figures
+from floatscope._devices._count import smi_cards
 from floatscope._devices._local import LocalDevices
 
-__all__ = ["AllocatorFigures", "LocalDevices", "allocator_figures"]
+__all__ = ["AllocatorFigures", "LocalDevices", "allocator_figures", "smi_cards"]
