@@ -26,7 +26,7 @@ def count_cards(root: Path, timeout_s: float) -> Count:
     from floatscope._devices._sampler import in_time
 
     try:
-        return Count(cards=len(in_time(lambda: PyrsmiCards(root), timeout_s, "pyrsmi").read()))
+        return Count(cards=in_time(lambda: len(PyrsmiCards(root).read()), timeout_s, "pyrsmi"))
     except Unavailable as finding:
         return Count(reason=str(finding))
 

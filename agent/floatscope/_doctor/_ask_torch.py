@@ -39,16 +39,16 @@ def _broken(error: Exception) -> Verdict:
 
 
 def ask(torch: ModuleType | Any, *, cards: bool) -> Torch:  # noqa: ANN401  # torch has no type for itself
-    """Versions, and with ``cards`` their number and architectures. Creates no context and waits for no device: that is
-    what ``cards=False`` is for in a training that has not started one.
+    """Versions, and with ``cards`` their number and architectures, which starts a CUDA context where there is none.
+    Waits for no device.
     """
-    used = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    used = torch.cuda.device_count() if cards and torch.cuda.is_available() else 0
     return Torch(
         version=str(torch.__version__),
         hip=torch.version.hip,
         cuda=torch.version.cuda,
-        devices=used,
-        chips=tuple(_chip(torch, index) for index in range(used)) if cards else (),
+        devices=used if cards else None,
+        chips=tuple(_chip(torch, index) for index in range(used)),
     )
 
 

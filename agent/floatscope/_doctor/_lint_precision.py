@@ -90,7 +90,7 @@ def _conflicts(values: Mapping[str, Any], zero3: bool) -> Iterator[Verdict]:
 
 def _for_model(values: Mapping[str, Any]) -> Iterator[Verdict]:
     model = values.get("model_name_or_path")
-    if is_on(values, "fp16") and isinstance(model, str) and _BF16_MODELS.search(model):
+    if is_on(values, "fp16") and not is_on(values, "bf16") and isinstance(model, str) and _BF16_MODELS.search(model):
         yield warning(
             "fp16",
             f"true for {model}",

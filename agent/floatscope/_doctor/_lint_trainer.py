@@ -111,7 +111,7 @@ def _learning_rate(values: Mapping[str, Any]) -> Iterator[Verdict]:
         yield wrong("learning_rate", value, "nothing is learnt at it", "learning_rate: 1.0e-4")
     elif rate is not None and rate > 1e-2:
         yield warning("learning_rate", value, "transformers diverge at this rate with Adam", "learning_rate: 1.0e-4")
-    elif rate is not None and rate > 1e-4 and values.get("finetuning_type") == "full":
+    elif rate is not None and rate > 5e-5 and values.get("finetuning_type") == "full":
         yield warning(
             "learning_rate",
             value,

@@ -33,11 +33,13 @@ def look(
     torch: Torch | None = None,
     site: Sequence[Path] = (),
     libraries: bool = True,
+    tested_with: str | None = None,
     identity: tuple[int, tuple[int, ...]] | None = None,
 ) -> Machine:
     """The machine below ``root``. ``site`` are folders of installed packages, ``identity`` user and groups (default:
     of this process). Reads some dozens of small files and imports nothing; what cannot be read is left out. With
-    ``libraries`` also searches compiled packages, which may be gigabytes.
+    ``libraries`` also searches compiled packages, which may be gigabytes. ``tested_with`` is that of the
+    last self-test.
     """
     user, groups = identity or (os.geteuid(), (os.getegid(), *os.getgroups()))
     sys, dev = root / "sys", root / "dev"
@@ -61,6 +63,7 @@ def look(
         cuda_built=tuple(_cuda_built(site)) if libraries else (),
         kernel_options=_text(root / "proc/cmdline") or "",
         torch=torch,
+        tested_with=tested_with,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,14 +51,28 @@ def measure(device: torch.device, chip: str | None = None) -> Iterator[Result]:
 
     Waits for the device.
     """
-    for name, dtype in _HALF.items():
-        yield from _half(device, formats[name], dtype)
+    with _full_sums():
+        for name, dtype in _HALF.items():
+            yield from _half(device, formats[name], dtype)
     variant: FP8 | None = fp8_of(chip) if chip is not None else None
     variants: tuple[FP8, ...] = (
         (variant,) if variant in ("fnuz", "ocp") else ("ocp", "fnuz") if chip is None else ("ocp",)
     )
     for each in variants:
         yield from _fp8(device, *fp8_formats(each))
+
+
+@contextlib.contextmanager
+def _full_sums() -> Iterator[None]:
+    """Partial sums in fp32, as the bounds have it: by default torch lets cuBLAS add them in 16 bits
+    (https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html)."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction
+    matmul.allow_bf16_reduced_precision_reduction = matmul.allow_fp16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction, matmul.allow_fp16_reduced_precision_reduction = before
 
 
 def _random(seed: int, *shape: int) -> torch.Tensor:

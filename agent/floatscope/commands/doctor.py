@@ -70,11 +70,14 @@ def _machine_verdicts() -> tuple[Machine, list[Verdict]]:
     torch, broken = import_torch()
     site = [Path(folder) for folder in dict.fromkeys(sys.path) if folder]
     last = History.of_user(os.environ).last()
-    machine = dataclasses.replace(
-        look(environment=os.environ, torch=None if torch is None else ask(torch, cards=True), site=site),
-        bandwidth=() if torch is None else bandwidth(torch),
+    machine = look(
+        environment=os.environ,
+        torch=None if torch is None else ask(torch, cards=True),
+        site=site,
         tested_with=None if last is None else last.stack,
     )
+    if torch is not None:
+        machine = dataclasses.replace(machine, bandwidth=bandwidth(torch))
     if machine.cards:
         count = smi_cards()
         machine = dataclasses.replace(machine, smi_cards=count.cards, smi_problem=count.reason)

@@ -50,6 +50,9 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield f"{run['run']}: {run['state']}, {counted(run['steps'], 'step')}, {attempts}, ranks {run['ranks']}"
     yield f"{counted(len(run['layers']), 'layer')}; observed: {run['coverage']['observed']}"
     yield _overhead(run["overhead"])
+    for verdict in run["config"].get("doctor", []):
+        if verdict["status"] != "ok":
+            yield f"{verdict['status']}: {verdict['item']} {verdict['value']}: {verdict['why']}; {verdict['fix']}"
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
     skipped = run["skipped_steps"]
     for one in skipped[:LISTED]:
