@@ -8,10 +8,13 @@ from pathlib import Path
 
 from floatscope._doctor._ask_torch import ask
 from floatscope._doctor._examine import examine
-from floatscope._doctor._look import look
+from floatscope._doctor._look import look_in_time
 from floatscope._doctor._verdict import as_json
 
 __all__ = ["verdicts_of_this_process"]
+
+_TIMEOUT_S = 5.0
+"""For which a driver that hangs delays the first record; it waits in the agent's queue or on the disk."""
 
 
 def verdicts_of_this_process() -> list[dict[str, str]]:
@@ -26,11 +29,12 @@ def verdicts_of_this_process() -> list[dict[str, str]]:
     torch = sys.modules.get("torch")
     site = [Path(folder) for folder in dict.fromkeys(sys.path) if folder]
     last = History.of_user(os.environ).last()
-    machine = look(
+    machine, hung = look_in_time(
+        _TIMEOUT_S,
         environment=os.environ,
         torch=None if torch is None else ask(torch, cards=torch.cuda.is_initialized()),
         site=site,
         libraries=False,
         tested_with=None if last is None else last.stack,
     )
-    return as_json(examine(machine))
+    return as_json([*hung, *examine(machine)])

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from floatscope._chips import gfx_name
+from floatscope._devices import Unavailable, in_time
 from floatscope._doctor._machine import Card, DeviceFile, Link, Machine, Torch
+from floatscope._doctor._verdict import Verdict, wrong
 
-__all__ = ["look"]
+__all__ = ["look", "look_in_time"]
 
 _AMD = "0x1002"
 _GPU_CLASSES = ("0x03", "0x12")
@@ -65,6 +67,41 @@ def look(
         torch=torch,
         tested_with=tested_with,
     )
+
+
+def look_in_time(
+    timeout_s: float,
+    *,
+    environment: Mapping[str, str],
+    root: Path = Path("/"),
+    torch: Torch | None = None,
+    site: Sequence[Path] = (),
+    libraries: bool = True,
+    tested_with: str | None = None,
+) -> tuple[Machine, list[Verdict]]:
+    """``look``; where a driver hangs for longer than ``timeout_s``, what is known without its files, and a verdict."""
+    known = Machine(environment=dict(environment), torch=torch, tested_with=None)
+
+    def search() -> Machine:
+        return look(
+            environment=environment,
+            root=root,
+            torch=torch,
+            site=site,
+            libraries=libraries,
+            tested_with=tested_with,
+        )
+
+    try:
+        return in_time(search, timeout_s, "the kernel's files"), []
+    except Unavailable as finding:
+        hangs = wrong(
+            "driver",
+            "no answer",
+            f"{finding}: a card or its driver hangs, and so will whoever reads it",
+            "read `dmesg | grep amdgpu`, end what uses the card, and reset it or restart",
+        )
+        return known, [hangs]
 
 
 def _text(path: Path) -> str | None:

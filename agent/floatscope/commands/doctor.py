@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "HELP", "configure", "run"]
 
 HELP = "what is wrong with this machine, or with a training's configuration, before the training starts"
+_TIMEOUT_S = 60.0
+"""For searching compiled packages of gigabytes on a slow disk; the kernel's files take milliseconds."""
 EXAMPLE = "floatscope doctor qwen_lora.yaml --chip gfx942"
 
 
@@ -64,13 +66,14 @@ def _machine_verdicts() -> tuple[Machine, list[Verdict]]:
     from floatscope._devices import smi_cards
     from floatscope._doctor._ask_torch import ask, bandwidth, import_torch, probe_checks
     from floatscope._doctor._examine import examine
-    from floatscope._doctor._look import look
+    from floatscope._doctor._look import look_in_time
     from floatscope._selftest._history import History
 
     torch, broken = import_torch()
     site = [Path(folder) for folder in dict.fromkeys(sys.path) if folder]
     last = History.of_user(os.environ).last()
-    machine = look(
+    machine, hung = look_in_time(
+        _TIMEOUT_S,
         environment=os.environ,
         torch=None if torch is None else ask(torch, cards=True),
         site=site,
@@ -81,7 +84,7 @@ def _machine_verdicts() -> tuple[Machine, list[Verdict]]:
     if machine.cards:
         count = smi_cards()
         machine = dataclasses.replace(machine, smi_cards=count.cards, smi_problem=count.reason)
-    verdicts = examine(machine)
+    verdicts = [*hung, *examine(machine)]
     if broken is not None:
         verdicts = [broken, *(verdict for verdict in verdicts if verdict.item != "torch")]
     return machine, verdicts + ([] if torch is None else probe_checks(torch))

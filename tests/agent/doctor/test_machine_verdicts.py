@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from floatscope._doctor._examine import examine
+from floatscope._doctor._look import look_in_time
 from floatscope._doctor._machine import Machine, Torch
 from tests.agent.doctor.machines import ROCM_TORCH, FakeMachine, write
 
@@ -311,6 +313,18 @@ def test_dies_and_partitions_count_as_they_are_seen(tmp_path: Path) -> None:
     machine.torch = dataclasses.replace(ROCM_TORCH, devices=8, chips=("gfx942",) * 8)
     assert machine.look().cards[0].nodes == 8
     assert [v for v in examine(dataclasses.replace(machine.look(), smi_cards=8)) if v.status != "ok"] == []
+
+
+def test_a_driver_that_hangs_is_left_behind(machine: FakeMachine) -> None:
+    file = machine.device(0) / "mem_info_vram_total"
+    file.unlink()
+    os.mkfifo(file)  # opening it waits until somebody writes
+    seen, hung = look_in_time(0.2, environment={"HSA_XNACK": "1"}, root=machine.root, torch=ROCM_TORCH)
+    assert [(verdict.item, verdict.value) for verdict in hung] == [("driver", "no answer")]
+    assert "no answer within 0.2 s" in hung[0].why
+    assert (seen.cards, seen.torch) == ((), ROCM_TORCH)
+    # What was left behind ends with the card's answer.
+    file.open("w").close()
 
 
 def test_every_verdict_of_the_sources_says_why_and_what_to_do(machine: FakeMachine, tmp_path: Path) -> None:
