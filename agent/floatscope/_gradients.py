@@ -55,6 +55,10 @@ class GradientTap:
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
         """Called when parameters are about to be updated a second time in the same step."""
+        self.using: Callable[[Any], None] = _nobody_asks
+        """Called when an optimizer, or its scaler, is about to use what backward passes have left."""
+        self.settled: Callable[..., None] = _nobody_asks
+        """Called with optimizers that have updated, or whose scaler has dealt with them."""
         self.changing: Callable[[torch.optim.Optimizer, bool], None] = _nobody_asks
         """Called right before an optimizer steps; whether the gradients that it uses are there already."""
         self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
@@ -123,6 +127,7 @@ class GradientTap:
         """``optimizer`` is about to update: if it has done so in this step already, that one is over."""
         if self.was_stepped(parameters_of(optimizer)):
             self.overdue()
+        self.using(optimizer)
         self.begin_update()
 
     def was_stepped(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -293,6 +298,7 @@ class GradientTap:
         self._read = frozenset() if self._read is updated else self._read - updated
         if not self._recorder.capturing():
             self._stepped = self._stepped | updated if self._stepped else updated
+            self.settled(optimizer)
 
     def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
@@ -306,6 +312,7 @@ class GradientTap:
         self.begin_update()
         for optimizer in self._known():
             if any(id(p) in known for p in parameters_of(optimizer)):
+                self.using(optimizer)
                 self._read_rates(optimizer)
         # The compiler's own tensors: what it put into them, ``grad`` may have to wait for.
         for parameter in at.values():

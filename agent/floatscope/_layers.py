@@ -18,7 +18,12 @@ from floatscope._log import logger
 from floatscope._placement import full_sizes
 from floatscope._record import encodable
 
-__all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
+__all__ = ["ROOT_NAME", "Coverage", "Detail", "LayerTable", "coverage_detail"]
+
+_NAMES_LENGTH = 400
+"""Characters; a server takes no longer texts than 512."""
+
+Detail = str | int | float | bool | None
 
 
 ROOT_NAME = "(model)"
@@ -289,3 +294,16 @@ class LayerTable:
             "observed": len(self._with_gradient.intersection(trainable)),
             "reasons": reasons,
         }
+
+
+def coverage_detail(coverage: Coverage) -> dict[str, Detail]:
+    """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
+    detail: dict[str, Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
+    for reason, names in coverage["reasons"].items():
+        shown = ", ".join(names)
+        if len(shown) > _NAMES_LENGTH:
+            whole, _, _ = shown[:_NAMES_LENGTH].rpartition(", ")
+            shown = f"{whole}, ..." if whole else f"{shown[:_NAMES_LENGTH]}..."
+        detail[f"count/{reason}"] = len(names)
+        detail[f"layers/{reason}"] = shown
+    return detail

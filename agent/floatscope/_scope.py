@@ -9,7 +9,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -24,7 +26,7 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._deepspeed import DeepSpeedTap
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
-from floatscope._layers import Coverage, LayerTable
+from floatscope._layers import Coverage, Detail, LayerTable, coverage_detail
 from floatscope._log import logger
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
@@ -36,7 +38,10 @@ from floatscope._scaler import ScalerTap
 from floatscope._sending import sender_for
 from floatscope._updates import UpdateTap
 
-__all__ = ["Scope", "watch"]
+if TYPE_CHECKING:
+    from floatscope._attach.driver import Driver
+
+__all__ = ["Scope", "scope_of", "watch"]
 
 _preparing = Guard("rows were made")
 _ending = Guard("a step ended", charge="step")
@@ -51,11 +56,8 @@ _retired: list[Callable[[], None]] = []
 
 _COVERAGE_EVERY = 100
 """Steps between two looks at what is covered, which takes about a microsecond for each layer."""
-_NAMES_LENGTH = 400
-"""Characters; a server takes no longer texts than 512."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_Detail = str | int | float | bool | None
 
 
 class Scope:
@@ -109,11 +111,12 @@ class Scope:
         self._scales = ScaleTrace()
         self._last_end: float | None = None
         self._closed = False
+        self._driver: Driver | None = None
         self._weights_read = False
         self._warned = False
         self._due_after_capture = False
         self._coverage_due = config.first_step
-        self._coverage_sent: dict[str, _Detail] | None = None
+        self._coverage_sent: dict[str, Detail] | None = None
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
@@ -133,6 +136,46 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
+        if self._driver is not None:
+            self._driver.remove()
+            self._driver = None
+        self._end_whole_step(scalars if loss is None else {"loss": loss, **scalars})
+
+    def drive(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """End steps by what ``optimizers`` do, for a program that does not know of us, until it calls ``step``."""
+        from floatscope._attach.driver import Driver
+
+        self._driver = Driver(self._recorder, self._gradients, self._activations, self._end_whole_step)
+        self._driver.install(optimizers, lambda: self._scaler is not None and self._scaler.waits)
+        self._removals.append(self._driver.remove)
+
+    @property
+    def driven(self) -> bool:
+        """Whether steps end without anybody saying so."""
+        return self._driver is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is observed any more."""
+        return self._closed
+
+    @property
+    def steps(self) -> int:
+        """The number of the step in progress, which is that of the steps done."""
+        return self._recorder.buffer.step
+
+    def holds(self, parameter: torch.Tensor) -> bool:
+        """Whether ``parameter`` was a part of the model when it was attached to."""
+        return self._table.layer_of(parameter) is not None
+
+    def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
+        """Observe ``scaler``, which was not there when the scope was made; only the first one counts."""
+        if self._scaler is None and not self._closed:
+            self._scaler = ScalerTap(self._recorder, self._gradients, scaler)
+            self._scaler.install()
+            self._removals.append(self._scaler.remove)
+
+    def _end_whole_step(self, scalars: Mapping[str, object] = _NOTHING) -> None:
         if self._closed or self._recorder.capturing():
             return
         _remove_retired()
@@ -142,7 +185,7 @@ class Scope:
             self._due_after_capture, self._recorder.captured.held = False, True
             self._end_step()
             self._recorder.captured.held = False
-        self._end_step(scalars if loss is None else {"loss": loss, **scalars})
+        self._end_step(scalars)
         self._sampling.reaction.react(self._recorder.buffer.step)
 
     def log(self, **scalars: object) -> None:
@@ -207,6 +250,9 @@ class Scope:
         if self._recorder.capturing():
             self._due_after_capture = True
             return
+        if self._driver is not None:
+            self._driver.overdue()
+            return
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -252,7 +298,7 @@ class Scope:
         if step < self._coverage_due:
             return ()
         self._coverage_due = step + _COVERAGE_EVERY
-        detail = _coverage_detail(self._table.coverage())
+        detail = coverage_detail(self._table.coverage())
         if detail == self._coverage_sent:
             return ()
         self._coverage_sent = detail
@@ -307,19 +353,6 @@ class Scope:
             self._end_step()
 
 
-def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
-    """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
-    detail: dict[str, _Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
-    for reason, names in coverage["reasons"].items():
-        shown = ", ".join(names)
-        if len(shown) > _NAMES_LENGTH:
-            whole, _, _ = shown[:_NAMES_LENGTH].rpartition(", ")
-            shown = f"{whole}, ..." if whole else f"{shown[:_NAMES_LENGTH]}..."
-        detail[f"count/{reason}"] = len(names)
-        detail[f"layers/{reason}"] = shown
-    return detail
-
-
 def _close_all_at_exit() -> None:
     # The interpreter leaves the exception that ended the program here.
     # An interactive session keeps the last of any number of errors there, and outlives them.
@@ -364,8 +397,21 @@ class _SilentScope(Scope):
     def log(self, **scalars: object) -> None:
         pass
 
+    def drive(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        pass
+
+    @property
+    def closed(self) -> bool:
+        return True
+
     def _close(self, reason: str) -> None:
         pass
+
+
+def scope_of(model: nn.Module) -> Scope | None:
+    """The scope that observes ``model``, a part of it, or what it is a part of."""
+    modules = set(model.modules())
+    return next((s for known, s in _attached.items() if known in modules or model in set(known.modules())), None)
 
 
 def watch(
@@ -420,11 +466,15 @@ def _attach(
 ) -> Scope:
     optimizers = checked(model, optimizer, scaler)
     _remove_retired()
+    if (present := scope_of(model)) is not None and present.driven:
+        # Attached by nobody's code, which knows less: the run goes on.
+        present.close()
+        chosen = replace(chosen, run=chosen.run or present.config.run, first_step=max(chosen.first_step, present.steps))
     if model in _attached:
-        present = _attached[model].config.run
-        if chosen.run is not None and chosen.run != present:
+        name = _attached[model].config.run
+        if chosen.run is not None and chosen.run != name:
             raise ValueError(
-                f"run: this model is watched already, as the run {present or 'that was given no name'}; "
+                f"run: this model is watched already, as the run {name or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
         logger.warning("this model is watched already: its scope stays as it is, and is returned")
