@@ -74,11 +74,11 @@ class GradientTap:
         self._undo.append(compiled.remove)
         if self._adopting:
             self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-            self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._undo.append(register_optimizer_step_pre_hook(self.before_step).remove)
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
             self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
-            self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = _NormObserver()
@@ -260,9 +260,10 @@ class GradientTap:
                 self._read_rates(optimizer)
         self._read = self._stepped = frozenset()
 
-    def _before_step(
+    def before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The hook that runs before ``optimizer.step``; other arguments where there is a closure."""
         if torch.compiler.is_compiling() or why_not_now() is not None:
             return None
         with _stepping, OwnOperations():

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -26,12 +26,12 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._deepspeed import DeepSpeedTap
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
-from floatscope._layers import Coverage, Detail, LayerTable, coverage_detail
+from floatscope._layers import Coverage, CoverageReport, LayerTable
 from floatscope._log import logger
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
 from floatscope._placement import Ranks, rank_and_world
-from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
+from floatscope._record import EventRecord, LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._sampling import Sampling
 from floatscope._scaler import ScalerTap
@@ -41,7 +41,7 @@ from floatscope._updates import UpdateTap
 if TYPE_CHECKING:
     from floatscope._attach.driver import Driver
 
-__all__ = ["Scope", "scope_of", "watch"]
+__all__ = ["Scope", "scope_of", "scopes", "watch"]
 
 _preparing = Guard("rows were made")
 _ending = Guard("a step ended", charge="step")
@@ -54,8 +54,6 @@ _ending_alone: list[tuple[threading.Thread, Sink]] = []
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
-_COVERAGE_EVERY = 100
-"""Steps between two looks at what is covered, which takes about a microsecond for each layer."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -115,8 +113,7 @@ class Scope:
         self._weights_read = False
         self._warned = False
         self._due_after_capture = False
-        self._coverage_due = config.first_step
-        self._coverage_sent: dict[str, Detail] | None = None
+        self._coverage_report = CoverageReport(self._table, config.first_step)
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
@@ -168,6 +165,10 @@ class Scope:
         """Whether ``parameter`` was a part of the model when it was attached to."""
         return self._table.layer_of(parameter) is not None
 
+    def before_step(self, *called: Any) -> Any:  # noqa: ANN401 (as torch defines hooks of optimizers)
+        """The hook before an optimizer's step, for one whose other hooks have run already."""
+        return None if self._closed else self._gradients.before_step(*called)
+
     def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
         """Observe ``scaler``, which was not there when the scope was made; only the first one counts."""
         if self._scaler is None and not self._closed:
@@ -192,6 +193,11 @@ class Scope:
         """Attach scalars to the step in progress; like those of ``step``."""
         if not self._closed:
             self._recorder.log(scalars)
+
+    def tell(self, event: wire.Event) -> None:
+        """Record ``event`` at once, beside the steps."""
+        if not self._closed:
+            self._sink.put(EventRecord(event=event))
 
     def close(self) -> None:
         """Remove every hook and patch, send what is left for at most 5 s, and stop. Further calls do nothing."""
@@ -237,13 +243,13 @@ class Scope:
                 record = Pending(
                     finished,
                     scales=self._scales,
-                    events=(*events, *self._coverage_events(finished.step)),
+                    events=(*events, *self._coverage_report.events(finished.step)),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
                     name_of=self._table.name_of,
                 )
         if isinstance(record, LostRecord):
-            self._coverage_due, self._coverage_sent = finished.step + 1, None
+            self._coverage_report.was_lost(finished.step)
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
@@ -294,16 +300,6 @@ class Scope:
                 self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
-    def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:
-        if step < self._coverage_due:
-            return ()
-        self._coverage_due = step + _COVERAGE_EVERY
-        detail = coverage_detail(self._table.coverage())
-        if detail == self._coverage_sent:
-            return ()
-        self._coverage_sent = detail
-        return (wire.Event(step=step, kind="coverage", detail=detail),)
-
     def _model_is_gone(self) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
         if self._closed:
@@ -312,7 +308,7 @@ class Scope:
         _retired.extend(self._removals)
         # Nothing is to be read from a model that is half gone.
         self._weights_read = True
-        self._coverage_due = sys.maxsize
+        self._coverage_report.stop()
         with _closing:
             thread = threading.Thread(target=self._end, args=("finished",), name="floatscope-close", daemon=True)
             thread.start()
@@ -406,6 +402,11 @@ class _SilentScope(Scope):
 
     def _close(self, reason: str) -> None:
         pass
+
+
+def scopes() -> list[Scope]:
+    """All that observe a model."""
+    return list(_attached.values())
 
 
 def scope_of(model: nn.Module) -> Scope | None:

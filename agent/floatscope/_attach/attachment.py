@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -24,13 +24,13 @@ __all__ = ["attach"]
 def attach(
     optimizers: Sequence[Optimizer],
     called: nn.Module | None,
-    scopes: Sequence[Scope],
     scaler: torch.amp.GradScaler | None,
+    watch: Callable[..., Scope] | None = None,
 ) -> Scope | None:
     """A driven scope for the models that ``optimizers`` update; None where there is one already, or none to be had.
 
-    ``scopes`` were made here before. One whose model has grown, by adapters say, is closed, and the run goes on at its
-    step with all of the model.
+    One that was made here before and whose model has grown, by adapters say, is closed, and the run goes on at its step
+    with all of the model. ``watch`` in place of ``floatscope.watch``.
     """
     parameters = [p for optimizer in optimizers for p in parameters_of(optimizer)]
     roots = [unwrapped(root) for root in roots_of(parameters, called)]
@@ -50,7 +50,7 @@ def attach(
     model = roots[0] if len(roots) == 1 else _together(roots, optimizers)
     _, world = rank_and_world()
     declared.declare_precision(model, scaler)
-    scope = floatscope.watch(
+    scope = (watch or floatscope.watch)(
         model,
         scaler=scaler,
         run=run or os.environ.get("FLOATSCOPE_RUN") or run_name(world, os.environ),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from floatscope._guard import Guard
 from floatscope._own_ops import backward_runs, transformed
@@ -31,12 +32,16 @@ class Discovery:
     hooks in place, or none; so the global forward hook is there only between an optimizer's making and that moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[..., Scope] | None = None) -> None:
+        """``watch`` in place of ``floatscope.watch``."""
+        self._watch = watch
         self._pending: list[weakref.ref[Optimizer]] = []
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._scalers: list[weakref.ref[torch.amp.GradScaler]] = []
         self._scopes: list[Scope] = []
         self._forward: Callable[[], None] | None = None
+        self._first_steps: list[RemovableHandle] = []
+        """Hooks on optimizers that wait for their first step, or had it."""
         self._compiled_module = False
         self._told_of_compilations = False
         self._undo: list[Callable[[], None]] = []
@@ -53,13 +58,9 @@ class Discovery:
 
     def remove(self) -> None:
         """Wait no longer. Scopes that are attached stay."""
-        self._stop_watching_forward()
-        for known in self._pending:
-            if (optimizer := known()) is not None:
-                optimizer._optimizer_step_pre_hooks = type(optimizer._optimizer_step_pre_hooks)(
-                    (key, hook) for key, hook in optimizer._optimizer_step_pre_hooks.items() if hook != self._first_step
-                )
         self._pending.clear()
+        self._stop_watching_forward()
+        self._remove_first_steps()
         while self._undo:
             self._undo.pop()()
 
@@ -82,7 +83,7 @@ class Discovery:
             return
         self._known.add(optimizer)
         self._pending.append(weakref.ref(optimizer))
-        optimizer.register_step_pre_hook(self._first_step)
+        self._first_steps.append(optimizer.register_step_pre_hook(self._first_step))
         if self._forward is None and not self._compiled_module:
             self._forward = register_module_forward_pre_hook(self._module_runs).remove
 
@@ -115,6 +116,9 @@ class Discovery:
         if torch.compiler.is_compiling() or transformed():
             return
         with _finding:
+            if not self._waiting():
+                self._stop_watching_forward()  # those that it waited for are gone
+                return
             updated = {id(p) for optimizer in self._waiting() for g in optimizer.param_groups for p in g["params"]}
             if any(id(p) in updated for p in module.parameters()):
                 self._attach(module)
@@ -122,18 +126,28 @@ class Discovery:
     def _backward_begins(self, *_: object) -> None:
         if self._pending and not backward_runs():
             self._attach(None)
+        if self._first_steps and not self._pending:
+            self._remove_first_steps()
 
-    def _first_step(self, optimizer: Optimizer, *_: object) -> None:
-        # A hook of the optimizer itself: those of all optimizers, which attaching adds to, have their turn after these.
-        if self._pending and not torch.compiler.is_compiling():
-            with _finding:
-                self._attach(None)
+    def _first_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 (torch's)
+        # A hook of the optimizer itself: those of all optimizers have had their turn, and attaching may add to them.
+        if not self._pending or torch.compiler.is_compiling():
+            return None
+        with _finding:
+            scope = self._attach(None)
+            return scope.before_step(optimizer, args, kwargs) if scope is not None else None
+        return None
 
     def _any_step(self, optimizer: Optimizer, *_: object) -> None:
         """An optimizer that nobody has seen being made: one that was unpickled, say."""
         if not torch.compiler.is_compiling() and optimizer not in self._known:
             with _finding:
                 self._optimizer_made(optimizer)
+
+    def _remove_first_steps(self) -> None:
+        # Not while they run: their table may not change then.
+        while self._first_steps:
+            self._first_steps.pop().remove()
 
     def _waiting(self) -> list[Optimizer]:
         return [optimizer for known in self._pending if (optimizer := known()) is not None]
@@ -143,18 +157,19 @@ class Discovery:
             self._forward()
             self._forward = None
 
-    def _attach(self, called: nn.Module | None) -> None:
+    def _attach(self, called: nn.Module | None) -> Scope | None:
         optimizers = self._waiting()
         if not optimizers:
-            return
+            return None
         # First of all: what follows runs modules and makes tensors, and is not to be tried again.
         self._pending.clear()
         self._stop_watching_forward()
         from floatscope._attach.attachment import attach
 
-        scope = attach(optimizers, called, self.scopes, self._scaler())
+        scope = attach(optimizers, called, self._scaler(), self._watch)
         if scope is not None:
             self._scopes.append(scope)
+        return scope
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         there = [scaler for known in self._scalers if (scaler := known()) is not None]

@@ -35,8 +35,10 @@ def on_import(torch: ModuleType) -> None:
             *OLDEST_TORCH,
         )
         return
+    from floatscope._attach import checkpoints
     from floatscope._attach.discovery import Discovery
 
+    checkpoints.follow(torch)
     _current[:] = [Discovery()]
     _current[0].install()
 

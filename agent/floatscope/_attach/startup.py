@@ -15,7 +15,12 @@ from floatscope._attach.imports import AfterImport
 
 __all__ = ["imports"]
 
-_LOOPS = {"torch": "floatscope._attach.loops"}
+_OWN = {
+    "torch": "loops",
+    "safetensors.torch": "checkpoints",
+    "torch.distributed.checkpoint": "checkpoints",
+}
+"""Dotted name of the module whose import is waited for -> name of the module beside this one."""
 
 
 imports = AfterImport()
@@ -31,7 +36,7 @@ def _wait(name: str, home: str) -> None:
 
 if os.environ.get("FLOATSCOPE_ATTACH") == "1" and os.environ.get("FLOATSCOPE_DISABLED", "") in ("", "0"):
     imports.install()
-    for name, home in _LOOPS.items():
-        _wait(name, home)
+    for name, home in _OWN.items():
+        _wait(name, f"floatscope._attach.{home}")
     for name, home in FRAMEWORKS.items():
         _wait(name, f"floatscope._attach.frameworks.{home}")

@@ -38,7 +38,7 @@ def _run_the_next():  # type: ignore[no-untyped-def]
     sys.path_importer_cache.pop(here, None)
     sys.modules.pop("sitecustomize", None)
     # What it raises, an ImportError where there is none above all, is for ``site``, which expects it.
-    import sitecustomize  # noqa: F401
+    __import__("sitecustomize")
 
 
 _attach()  # type: ignore[no-untyped-call]
