@@ -107,6 +107,9 @@ def _directory() -> str:
 def _source(text: str) -> object:
     """What ``floatscope run`` found: commit and size of what is not committed."""
     try:
-        return plain(json.loads(text)) if text else None
+        found = json.loads(text or "null")
     except ValueError:
         return None
+    if not isinstance(found, dict) or not re.fullmatch("[0-9a-f]{40,64}", str(found.get("commit"))):
+        return None
+    return {"commit": found["commit"], **{name: value for name, value in found.items() if isinstance(value, int)}}

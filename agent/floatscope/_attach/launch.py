@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -122,4 +123,7 @@ def become(command: Sequence[str], changed: Mapping[str, str]) -> NoReturn:
     beside = Path(sys.executable).parent / command[0]
     if found is None and os.sep not in command[0] and os.access(beside, os.X_OK):
         found = str(beside)
+    # Python ignores these from its start on, and what is ignored stays so in the program (as subprocess restores them).
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
     os.execvpe(found or command[0], list(command), dict(changed))  # noqa: S606 (a command is a list, no shell)

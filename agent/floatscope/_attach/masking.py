@@ -26,7 +26,7 @@ _SECRET_WORDS = frozenset(
         *("session", "sessionid", "signature", "ssh", "token", "webhook"),
     )
 )
-_SECRET_PARTS = ("passw", "secret", "apikey", "credential", "accesskey", "privatekey", "authtoken", "accesstoken")
+_SECRET_PARTS = ("passw", "apikey", "credential", "accesskey", "privatekey", "authtoken", "accesstoken")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _ASSIGNMENT = re.compile(
@@ -86,7 +86,7 @@ def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
         text = re.sub(rf"{re.escape(home)}(?=/|$|[\s\"':,;])", "~", text)
     text = _ROOT.sub(r"\g<start>~", _HOMES.sub(r"\g<start>~", text))
     for name in _user_names(environment):
-        text = re.sub(rf"(?<=[/\\=:~]){re.escape(name)}(?=[/\\@:\s\"',;]|$)", MASK, text)
+        text = re.sub(rf"(?:(?<=[/\\=:~])|^){re.escape(name)}(?=[/\\@:\s\"',;]|$)", MASK, text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

@@ -89,9 +89,31 @@ def test_names_of_secrets() -> None:
 
 
 def test_command_lines() -> None:
-    given = ["python", "train.py", "--api-key", "abc", "--hub_token=def", "api_key=ghi", "--lr", "0.1", "-p", "/home/x/y"]
+    given = [
+        "python",
+        "train.py",
+        "--api-key",
+        "abc",
+        "--hub_token=def",
+        "api_key=ghi",
+        "--lr",
+        "0.1",
+        "-p",
+        "/home/x/y",
+    ]
     assert masked_command(given, HOME) == [
-        *("python", "train.py", "--api-key", MASK, f"--hub_token={MASK}", f"api_key={MASK}", "--lr", "0.1", "-p", "~/y"),
+        *(
+            "python",
+            "train.py",
+            "--api-key",
+            MASK,
+            f"--hub_token={MASK}",
+            f"api_key={MASK}",
+            "--lr",
+            "0.1",
+            "-p",
+            "~/y",
+        ),
     ]
 
 
