@@ -42,7 +42,7 @@ def test_wheel_holds_agent_server_page_and_migrations(artefacts: Path) -> None:
     } <= names
     assert any(name.startswith("floatscope_server/migrations/versions/") for name in names)
     strangers = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert strangers == {"floatscope", "floatscope_server"}
+    assert strangers == {"floatscope", "floatscope_server", "floatscope.pth"}
     assert not [name for name in names if "node_modules" in name or name.endswith("package.json")]
 
 

@@ -43,6 +43,8 @@ class ActivationTap:
         self._operands = operands
         self.begin_forward: Callable[[], None] | None = None
         """Called before anything of a layer's forward pass is recorded."""
+        self.counts_losses = True
+        """Whether a loss among the model's outputs is counted when it is not finite."""
         self._forward_waits = False
         """Whether outputs may wait to be measured, which hold memory that backward passes need."""
         self._exposing: list[str] = []
@@ -195,7 +197,7 @@ class ActivationTap:
         if self._forward_waits and not backward_runs():
             self.end_forward()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
+        if not self.counts_losses or not module.training or not isinstance(loss, torch.Tensor) or backward_runs():
             return
         if self._recorder.capturing():
             return

@@ -55,6 +55,10 @@ class GradientTap:
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
         """Called when parameters are about to be updated a second time in the same step."""
+        self.using: Callable[[Any], None] = _nobody_asks
+        """Called when an optimizer, or its scaler, is about to use what backward passes have left."""
+        self.settled: Callable[..., None] = _nobody_asks
+        """Called with optimizers that have updated, or whose scaler has dealt with them."""
         self.changing: Callable[[torch.optim.Optimizer, bool], None] = _nobody_asks
         """Called right before an optimizer steps; whether the gradients that it uses are there already."""
         self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
@@ -70,11 +74,11 @@ class GradientTap:
         self._undo.append(compiled.remove)
         if self._adopting:
             self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-            self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._undo.append(register_optimizer_step_pre_hook(self.before_step).remove)
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
             self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
-            self._undo.append(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = _NormObserver()
@@ -123,6 +127,7 @@ class GradientTap:
         """``optimizer`` is about to update: if it has done so in this step already, that one is over."""
         if self.was_stepped(parameters_of(optimizer)):
             self.overdue()
+        self.using(optimizer)
         self.begin_update()
 
     def was_stepped(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -255,9 +260,10 @@ class GradientTap:
                 self._read_rates(optimizer)
         self._read = self._stepped = frozenset()
 
-    def _before_step(
+    def before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The hook that runs before ``optimizer.step``; other arguments where there is a closure."""
         if torch.compiler.is_compiling() or why_not_now() is not None:
             return None
         with _stepping, OwnOperations():
@@ -293,6 +299,7 @@ class GradientTap:
         self._read = frozenset() if self._read is updated else self._read - updated
         if not self._recorder.capturing():
             self._stepped = self._stepped | updated if self._stepped else updated
+            self.settled(optimizer)
 
     def _before_compiled_step(self, given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """A compiled update of ``given`` begins. It runs no hook, so it counts as done."""
@@ -306,6 +313,7 @@ class GradientTap:
         self.begin_update()
         for optimizer in self._known():
             if any(id(p) in known for p in parameters_of(optimizer)):
+                self.using(optimizer)
                 self._read_rates(optimizer)
         # The compiler's own tensors: what it put into them, ``grad`` may have to wait for.
         for parameter in at.values():

@@ -18,7 +18,12 @@ from floatscope._log import logger
 from floatscope._placement import full_sizes
 from floatscope._record import encodable
 
-__all__ = ["ROOT_NAME", "Coverage", "LayerTable"]
+__all__ = ["ROOT_NAME", "Coverage", "CoverageReport", "LayerTable"]
+
+_NAMES_LENGTH = 400
+"""Characters; a server takes no longer texts than 512."""
+
+_Detail = str | int | float | bool | None
 
 
 ROOT_NAME = "(model)"
@@ -289,3 +294,47 @@ class LayerTable:
             "observed": len(self._with_gradient.intersection(trainable)),
             "reasons": reasons,
         }
+
+
+def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
+    """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
+    detail: dict[str, _Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
+    for reason, names in coverage["reasons"].items():
+        shown = ", ".join(names)
+        if len(shown) > _NAMES_LENGTH:
+            whole, _, _ = shown[:_NAMES_LENGTH].rpartition(", ")
+            shown = f"{whole}, ..." if whole else f"{shown[:_NAMES_LENGTH]}..."
+        detail[f"count/{reason}"] = len(names)
+        detail[f"layers/{reason}"] = shown
+    return detail
+
+
+class CoverageReport:
+    """Tells what of a model is covered when that has changed, from the step ``first`` on."""
+
+    _EVERY = 100
+    """Steps between two looks, which take about a microsecond for each layer."""
+
+    def __init__(self, table: LayerTable, first: int) -> None:
+        self._table = table
+        self._due = first
+        self._sent: dict[str, _Detail] | None = None
+
+    def events(self, step: int) -> tuple[wire.Event, ...]:
+        """What is to be told with ``step``."""
+        if step < self._due:
+            return ()
+        self._due = step + self._EVERY
+        detail = _coverage_detail(self._table.coverage())
+        if detail == self._sent:
+            return ()
+        self._sent = detail
+        return (wire.Event(step=step, kind="coverage", detail=detail),)
+
+    def was_lost(self, step: int) -> None:
+        """What was told with ``step`` may not have arrived: the next step tells it again."""
+        self._due, self._sent = step + 1, None
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._due = sys.maxsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 import socket
 import sys
@@ -267,8 +268,8 @@ class Link:
             return
         self._unreachable = True
         self.trouble = one_line(why)
-        if self._quiet:
-            return
+        if self._quiet or "server" in os.environ.get("FLOATSCOPE_TOLD", "").split():
+            return  # `floatscope run` has said it, for all ranks
         logger.warning(
             "cannot reach a Floatscope server at %s: %s. Training goes on and telemetry waits; "
             "start the server with `floatscope server`, or correct the address. This is said once.",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from floatscope import wire
 
 __all__ = [
+    "EventRecord",
     "LostRecord",
     "NoThreadError",
     "PendingRecord",
@@ -119,6 +120,28 @@ class LostRecord:
     def resolve(self) -> StepRecord:
         """``RecordLostError``."""
         raise RecordLostError(self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """A ``PendingRecord`` of an event alone, between two steps."""
+
+    event: wire.Event
+    layers: tuple[wire.Layer, ...] = ()
+    nbytes: int = 1024
+
+    @property
+    def step(self) -> int:
+        """That of the event."""
+        return self.event.step
+
+    def ready(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def resolve(self) -> StepRecord:
+        """The event."""
+        return StepRecord(step=self.event.step, scalars={}, summaries=(), events=(self.event,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,10 +80,17 @@ class ScalerTap:
             # The tensors themselves: a sharded scaler reduces them over the ranks after this.
             self._found[index] = optimizer, list(found.values())
 
+    @property
+    def waits(self) -> bool:
+        """Whether gradients were unscaled, and the update that deals with skipped optimizers is still to come."""
+        return bool(self._found)
+
     def before_update(self, scaler: object) -> None:
         if scaler is self._scaler:
+            dealt_with = [optimizer for optimizer, _ in self._found.values()]
             self._keep_found()
             self._gradients.scaler_updated()
+            self._gradients.settled(*dealt_with)
 
 
 class _Unscaling:

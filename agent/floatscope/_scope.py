@@ -9,7 +9,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,19 +26,22 @@ from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._deepspeed import DeepSpeedTap
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
-from floatscope._layers import Coverage, LayerTable
+from floatscope._layers import Coverage, CoverageReport, LayerTable
 from floatscope._log import logger
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
 from floatscope._placement import Ranks, rank_and_world
-from floatscope._record import LostRecord, NoThreadError, PendingRecord, Sink
+from floatscope._record import EventRecord, LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
 from floatscope._sampling import Sampling
 from floatscope._scaler import ScalerTap
 from floatscope._sending import sender_for
 from floatscope._updates import UpdateTap
 
-__all__ = ["Scope", "watch"]
+if TYPE_CHECKING:
+    from floatscope._attach.driver import Driver
+
+__all__ = ["Scope", "scope_of", "scopes", "watch"]
 
 _preparing = Guard("rows were made")
 _ending = Guard("a step ended", charge="step")
@@ -49,13 +54,8 @@ _ending_alone: list[tuple[threading.Thread, Sink]] = []
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
 
-_COVERAGE_EVERY = 100
-"""Steps between two looks at what is covered, which takes about a microsecond for each layer."""
-_NAMES_LENGTH = 400
-"""Characters; a server takes no longer texts than 512."""
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
-_Detail = str | int | float | bool | None
 
 
 class Scope:
@@ -109,11 +109,11 @@ class Scope:
         self._scales = ScaleTrace()
         self._last_end: float | None = None
         self._closed = False
+        self._driver: Driver | None = None
         self._weights_read = False
         self._warned = False
         self._due_after_capture = False
-        self._coverage_due = config.first_step
-        self._coverage_sent: dict[str, _Detail] | None = None
+        self._coverage_report = CoverageReport(self._table, config.first_step)
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
@@ -133,6 +133,50 @@ class Scope:
         later. No host synchronisation. A step that is not ended this way ends by itself when its optimizer begins the
         next one.
         """
+        if self._driver is not None:
+            self._driver.remove()
+            self._driver = None
+        self._end_whole_step(scalars if loss is None else {"loss": loss, **scalars})
+
+    def drive(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """End steps by what ``optimizers`` do, for a program that does not know of us, until it calls ``step``."""
+        from floatscope._attach.driver import Driver
+
+        self._driver = Driver(self._recorder, self._gradients, self._activations, self._end_whole_step)
+        self._driver.install(optimizers, lambda: self._scaler is not None and self._scaler.waits)
+        self._removals.append(self._driver.remove)
+
+    @property
+    def driven(self) -> bool:
+        """Whether steps end without anybody saying so."""
+        return self._driver is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is observed any more."""
+        return self._closed
+
+    @property
+    def steps(self) -> int:
+        """The number of the step in progress, which is that of the steps done."""
+        return self._recorder.buffer.step
+
+    def holds(self, parameter: torch.Tensor) -> bool:
+        """Whether ``parameter`` was a part of the model when it was attached to."""
+        return self._table.layer_of(parameter) is not None
+
+    def before_step(self, *called: Any) -> Any:  # noqa: ANN401 (as torch defines hooks of optimizers)
+        """The hook before an optimizer's step, for one whose other hooks have run already."""
+        return None if self._closed else self._gradients.before_step(*called)
+
+    def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
+        """Observe ``scaler``, which was not there when the scope was made; only the first one counts."""
+        if self._scaler is None and not self._closed:
+            self._scaler = ScalerTap(self._recorder, self._gradients, scaler)
+            self._scaler.install()
+            self._removals.append(self._scaler.remove)
+
+    def _end_whole_step(self, scalars: Mapping[str, object] = _NOTHING) -> None:
         if self._closed or self._recorder.capturing():
             return
         _remove_retired()
@@ -142,13 +186,18 @@ class Scope:
             self._due_after_capture, self._recorder.captured.held = False, True
             self._end_step()
             self._recorder.captured.held = False
-        self._end_step(scalars if loss is None else {"loss": loss, **scalars})
+        self._end_step(scalars)
         self._sampling.reaction.react(self._recorder.buffer.step)
 
     def log(self, **scalars: object) -> None:
         """Attach scalars to the step in progress; like those of ``step``."""
         if not self._closed:
             self._recorder.log(scalars)
+
+    def tell(self, event: wire.Event) -> None:
+        """Record ``event`` at once, beside the steps."""
+        if not self._closed:
+            self._sink.put(EventRecord(event=event))
 
     def close(self) -> None:
         """Remove every hook and patch, send what is left for at most 5 s, and stop. Further calls do nothing."""
@@ -194,18 +243,21 @@ class Scope:
                 record = Pending(
                     finished,
                     scales=self._scales,
-                    events=(*events, *self._coverage_events(finished.step)),
+                    events=(*events, *self._coverage_report.events(finished.step)),
                     layers=layers,
                     refuse_scale=self._table.refuse_scale,
                     name_of=self._table.name_of,
                 )
         if isinstance(record, LostRecord):
-            self._coverage_due, self._coverage_sent = finished.step + 1, None
+            self._coverage_report.was_lost(finished.step)
         self._sink.put(record)
 
     def _end_overdue_step(self) -> None:
         if self._recorder.capturing():
             self._due_after_capture = True
+            return
+        if self._driver is not None:
+            self._driver.overdue()
             return
         if not self._warned:
             self._warned = True
@@ -248,16 +300,6 @@ class Scope:
                 self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
-    def _coverage_events(self, step: int) -> tuple[wire.Event, ...]:
-        if step < self._coverage_due:
-            return ()
-        self._coverage_due = step + _COVERAGE_EVERY
-        detail = _coverage_detail(self._table.coverage())
-        if detail == self._coverage_sent:
-            return ()
-        self._coverage_sent = detail
-        return (wire.Event(step=step, kind="coverage", detail=detail),)
-
     def _model_is_gone(self) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
         if self._closed:
@@ -266,7 +308,7 @@ class Scope:
         _retired.extend(self._removals)
         # Nothing is to be read from a model that is half gone.
         self._weights_read = True
-        self._coverage_due = sys.maxsize
+        self._coverage_report.stop()
         with _closing:
             thread = threading.Thread(target=self._end, args=("finished",), name="floatscope-close", daemon=True)
             thread.start()
@@ -305,19 +347,6 @@ class Scope:
         """Scalars logged after the last step still go out, with what was read since."""
         if self._recorder.buffer.scalars or self._recorder.buffer.own:
             self._end_step()
-
-
-def _coverage_detail(coverage: Coverage) -> dict[str, _Detail]:
-    """``coverage`` without nesting: "count/REASON" is a number of layers, "layers/REASON" the names of the first."""
-    detail: dict[str, _Detail] = {"trainable": coverage["trainable"], "observed": coverage["observed"]}
-    for reason, names in coverage["reasons"].items():
-        shown = ", ".join(names)
-        if len(shown) > _NAMES_LENGTH:
-            whole, _, _ = shown[:_NAMES_LENGTH].rpartition(", ")
-            shown = f"{whole}, ..." if whole else f"{shown[:_NAMES_LENGTH]}..."
-        detail[f"count/{reason}"] = len(names)
-        detail[f"layers/{reason}"] = shown
-    return detail
 
 
 def _close_all_at_exit() -> None:
@@ -364,8 +393,26 @@ class _SilentScope(Scope):
     def log(self, **scalars: object) -> None:
         pass
 
+    def drive(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        pass
+
+    @property
+    def closed(self) -> bool:
+        return True
+
     def _close(self, reason: str) -> None:
         pass
+
+
+def scopes() -> list[Scope]:
+    """All that observe a model."""
+    return list(_attached.values())
+
+
+def scope_of(model: nn.Module) -> Scope | None:
+    """The scope that observes ``model``, a part of it, or what it is a part of."""
+    modules = set(model.modules())
+    return next((s for known, s in _attached.items() if known in modules or model in set(known.modules())), None)
 
 
 def watch(
@@ -420,11 +467,15 @@ def _attach(
 ) -> Scope:
     optimizers = checked(model, optimizer, scaler)
     _remove_retired()
+    if (present := scope_of(model)) is not None and present.driven:
+        # Attached by nobody's code, which knows less: the run goes on.
+        present.close()
+        chosen = replace(chosen, run=chosen.run or present.config.run, first_step=max(chosen.first_step, present.steps))
     if model in _attached:
-        present = _attached[model].config.run
-        if chosen.run is not None and chosen.run != present:
+        name = _attached[model].config.run
+        if chosen.run is not None and chosen.run != name:
             raise ValueError(
-                f"run: this model is watched already, as the run {present or 'that was given no name'}; "
+                f"run: this model is watched already, as the run {name or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
         logger.warning("this model is watched already: its scope stays as it is, and is returned")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from floatscope import wire
+from floatscope._attach.declared import declared
 from floatscope._config import Config
 from floatscope._placement import rank_and_world
 from floatscope._record import Sink
@@ -75,6 +76,7 @@ def description(
         "updates_every": config.updates_every,
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
+        **declared(),
     }
 
 

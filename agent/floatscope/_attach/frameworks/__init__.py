@@ -1,0 +1,13 @@
+"""Frameworks that know more of a training than its loop shows.
+
+Each is a module here with ``on_import(module) -> None``, called once, in a process that ``floatscope run`` attaches to,
+right after the module that the table names was imported. What it raises is logged and does no harm. Modules here are
+imported no sooner, and may import torch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FRAMEWORKS"]
+
+FRAMEWORKS: dict[str, str] = {}
+"""Dotted name of the module whose import is waited for -> name of the module here."""

@@ -1,0 +1,144 @@
+"""Keeps secrets and user names out of what is told of a run: of names, of texts, of command lines.
+
+Two nets. What is called like a secret is masked whatever it is. What looks like one is masked whatever it is called:
+credentials in addresses, tokens with the prefixes of those who issue them, long random words. User names in paths go.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+__all__ = ["MASK", "is_secret", "masked", "masked_command", "plain"]
+
+MASK = "***"
+_LONGEST = 512
+"""Characters of a text; a server takes no longer ones."""
+_MOST = 400
+"""Entries of one mapping or list."""
+_DEEPEST = 4
+
+_SECRET_WORDS = frozenset(
+    (
+        *("apikey", "auth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials", "dsn", "jwt"),
+        *("key", "oauth", "passphrase", "passwd", "password", "pat", "pin", "pwd", "sas", "secret", "secrets"),
+        *("session", "sessionid", "signature", "ssh", "token", "webhook"),
+    )
+)
+_SECRET_PARTS = ("passw", "apikey", "credential", "accesskey", "privatekey", "authtoken", "accesstoken")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+_ASSIGNMENT = re.compile(
+    r"""(?P<name>[A-Za-z_][\w.\-]{0,80})(?P<between>["']?\s*[:=]\s*)(?P<quote>["']?)(?P<value>[^\s"',;&}\])]+)"""
+)
+_OPTION_WITH_VALUE = re.compile(r"(?P<name>--?[A-Za-z][\w.\-]*)(?P<between>\s+)(?P<value>[^\s-]\S*)")
+_PATTERNS = (
+    (re.compile(r"-----BEGIN [A-Z ]*-----.*?(-----END [A-Z ]*-----|$)", re.DOTALL), MASK),
+    # A password may hold an @ of its own: up to the last one before the path.
+    (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/]*@"), rf"\g<kept>{MASK}@"),
+    (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]*://[^\s?#\"']+[?#])[^\s\"']+"), rf"\g<kept>{MASK}"),
+    (re.compile(r"(?P<kept>\b(?:Bearer|Basic|Token)\s+)[^\s\"']{6,}", re.IGNORECASE), rf"\g<kept>{MASK}"),
+    (
+        re.compile(
+            r"\b(?:hf_|sk-|sk_|pk_|rk_|gh[pousr]_|github_pat_|glpat-|gsk_|xox[abeprs]-|dckr_pat_|pypi-|npm_|nvapi-|AIza|"
+            r"ya29\.|r8_|lin_api_|local-|dop_v1_|SG\.)[\w.\-]{12,}"
+        ),
+        MASK,
+    ),
+    (re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{12,}"), MASK),
+    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]+(?:\.[\w\-]+)?"), MASK),
+    (re.compile(r"[\w.+\-]+@(?P<kept>[\w\-]+(?:\.[\w\-]+)+)"), rf"{MASK}@\g<kept>"),
+    # Letters and digits in one word of 32 or more, as no word that a person writes.
+    (re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{32,}(?![A-Za-z0-9])"), MASK),
+    # A secret key of AWS: 40 characters of base64, small and capital letters and digits among them.
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9/+])(?=[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[A-Za-z0-9+]"
+            r"[A-Za-z0-9/+]{39}"
+        ),
+        MASK,
+    ),
+)
+_HOMES = re.compile(r"(?P<start>^|[^\w.~])(?:/home/|/Users/|/export/home/|[A-Za-z]:\\Users\\|\\Users\\)[^/\\\s\"':,;]+")
+_ROOT = re.compile(r"(?P<start>^|[^\w./~])/root(?=/|$|[\s\"':,;])")
+
+
+def is_secret(name: str, value: object = "") -> bool:
+    """Whether what is called ``name`` is a secret. A number is one only by the name of a password."""
+    words = {word.lower() for word in _WORD.findall(name)}
+    joined = re.sub(r"[^a-z]", "", name.lower())
+    if isinstance(value, bool) or value is None:
+        return False
+    if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+", value)):
+        return bool(words & {"pin", "pwd", "passwd", "password", "secret", "passphrase"}) or "passw" in joined
+    return bool(words & _SECRET_WORDS) or any(part in joined for part in _SECRET_PARTS)
+
+
+def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """``text`` without secrets and without user names, at most 512 characters of it."""
+    # Before anything is cut off: half of a secret may look like none.
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    text = _OPTION_WITH_VALUE.sub(_mask_value, _ASSIGNMENT.sub(_mask_value, text))
+    home = environment.get("HOME", "").rstrip("/")
+    if home.count("/") > 1:
+        text = re.sub(rf"{re.escape(home)}(?=/|$|[\s\"':,;])", "~", text)
+    text = _ROOT.sub(r"\g<start>~", _HOMES.sub(r"\g<start>~", text))
+    for name in _user_names(environment):
+        text = re.sub(rf"(?:(?<=[/\\=:~])|^){re.escape(name)}(?=[/\\@:\s\"',;]|$)", MASK, text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _mask_value(found: re.Match[str]) -> str:
+    if not is_secret(found["name"], found["value"]) or found["value"].startswith("//"):
+        return found[0]
+    return f"{found['name']}{found['between']}{found.groupdict().get('quote') or ''}{MASK}"
+
+
+def _user_names(environment: Mapping[str, str]) -> list[str]:
+    names = {environment.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
+    names.add(environment.get("HOME", "").rstrip("/").rpartition("/")[2])
+    return sorted(name for name in names if len(name) > 1 and name != "root")
+
+
+def masked_command(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A command line without secrets: ``--api-key VALUE``, ``--api-key=VALUE``, ``key=VALUE``, and what looks so."""
+    told: list[str] = []
+    hide = False
+    for word in words:
+        option = word.startswith("-")
+        if hide and not option:
+            told.append(MASK)
+            hide = False
+            continue
+        hide = option and "=" not in word and is_secret(word, "text")
+        told.append(masked(word, environment))
+    return told[:_MOST]
+
+
+def plain(value: object, name: str = "", *, depth: int = 0, environment: Mapping[str, str] = os.environ) -> object:
+    """``value`` as numbers, texts, lists and mappings, without secrets; of anything else the name of its type.
+
+    Of mappings and lists at most 400 entries, four levels deep.
+    """
+    if is_secret(name, value) and not isinstance(value, Mapping):
+        return MASK
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 1 << 63 else str(value)
+    if isinstance(value, str):
+        return masked(str(value), environment)
+    if isinstance(value, os.PathLike):
+        return masked(os.fsdecode(value), environment)
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        some = list(value.items())[:_MOST]
+        return {
+            masked(str(key), environment): plain(one, str(key), depth=depth + 1, environment=environment)
+            for key, one in some
+        }
+    if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+        some_values = list(value)[:_MOST]
+        return [plain(one, name, depth=depth + 1, environment=environment) for one in some_values]
+    return type(value).__name__

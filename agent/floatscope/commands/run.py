@@ -1,0 +1,53 @@
+"""``floatscope run``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+__all__ = ["EXAMPLE", "HELP", "configure", "run"]
+
+HELP = "run a training and watch it, without a change to its code"
+EXAMPLE = "floatscope run --name qwen-lora -- llamafactory-cli train qwen_lora.yaml"
+
+_CANNOT_RUN, _NOT_FOUND = 126, 127
+"""As a shell, env(1) and nohup(1) have it."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server", metavar="URL", help="where to send (default: FLOATSCOPE_SERVER, else http://127.0.0.1:6160)"
+    )
+    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the script's, and what tells its job)")
+    parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the program and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Become CMD. Returns only where that fails."""
+    from floatscope._attach import launch
+    from floatscope._config import Config
+
+    command = args.cmd[1:] if args.cmd[:1] == ["--"] else args.cmd
+    if not command:
+        return _say("no command is given; write it after --, as in: floatscope run -- python train.py", 2)
+    try:
+        Config(run=args.name, server=args.server)
+    except ValueError as error:
+        return _say(str(error), 2)
+    environment = launch.environment(os.environ, server=args.server, name=args.name, command=command)
+    for line in launch.notices(environment):
+        _say(line, 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        launch.become(command, environment)
+    except FileNotFoundError:
+        return _say(f"{command[0]}: command not found", _NOT_FOUND)
+    except OSError as error:
+        return _say(f"{command[0]}: {error.strerror}", _CANNOT_RUN)
+
+
+def _say(line: str, status: int) -> int:
+    print(f"floatscope run: {line}", file=sys.stderr)
+    return status

@@ -1,0 +1,177 @@
+"""No secret and no user name leaves: hostile environments, arguments and command lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from floatscope._attach import declared
+from floatscope._attach.masking import MASK, is_secret, masked, masked_command, plain
+
+HOME = {"HOME": "/home/marie", "USER": "marie"}
+
+# Each is a text with what must not be left of it.
+SECRETS = [
+    ("--api_key=4f5c1e9ab", "4f5c1e9ab"),
+    ("--api-key 4f5c1e9ab", "4f5c1e9ab"),
+    ("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "abcdefghijklmnop"),
+    ("hf_abcdefghijklmnopqrstuvwx", "abcdefghijklmnop"),
+    ("https://marie:hunter2@repo.example/x.git", "hunter2"),
+    ("https://marie:hun@ter2@repo.example/x", "ter2"),
+    ("postgresql://trainer:s3cr3t@db/runs", "s3cr3t"),
+    ("https://hooks.example/x?token=abc123&y=1", "abc123"),
+    ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
+    ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
+    ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
+    ("sk-proj-abcdefghijklmnopqrstuvwxyz012345", "abcdefghijkl"),
+    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijkl"),
+    ("github_pat_11ABCDEFG0abcdefghijkl_mnop", "abcdefghijkl"),
+    ("glpat-abcdefghijklmnopqrst", "abcdefghijkl"),
+    ("xoxb-123456789012-abcdefghijkl", "abcdefghijkl"),
+    ("0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    ("Authorization: Bearer abcdef.ghijkl", "ghijkl"),
+    ("curl -H 'Authorization: Basic bWFyaWU6eA=='", "bWFyaWU6eA"),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "c2lnbmF0dXJl"),
+    ('{"wandb_api_key": "4f5c1e9ab", "lr": 0.1}', "4f5c1e9ab"),
+    ("password: hunter2", "hunter2"),
+    ("db.password='hunter2'", "hunter2"),
+    ("dbPassword=hunter2", "hunter2"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----", "MIIabc"),
+    ("marie.curie@example.org", "marie"),
+    ("/home/marie/runs/model.pt", "marie"),
+    ("/home/pierre/runs/model.pt", "pierre"),
+    ("/Users/pierre/runs/model.pt", "pierre"),
+    ("C:\\Users\\pierre\\model.pt", "pierre"),
+    ("/scratch/marie/model.pt", "marie"),
+    ("--output=/scratch/marie", "marie"),
+    ("rsync://host/~marie/x", "marie"),
+    ("/root/.cache/x", "root"),
+]
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS, ids=[str(number) for number in range(len(SECRETS))])
+def test_secrets_and_user_names_go(text: str, secret: str) -> None:
+    assert secret in text
+    assert secret not in masked(text, HOME)
+    assert secret not in json.dumps(plain({"note": [text]}, environment=HOME))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max_tokens=4096 --lr 1e-4 --num_key_value_heads 8",
+        "python -m torch.distributed.run --nproc-per-node 8 train.py",
+        "meta-llama/Llama-3.1-8B-Instruct-finetuned-v2",
+        "/data/models/Qwen3/qwen3-0.6b/model-00001-of-00002.safetensors",
+        "cosine_with_min_lr, bf16, adamw_torch_fused",
+        "https://huggingface.example/datasets/tiny",
+        "tokenizer_name=qwen keyed=1 monkey=banana",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text, HOME) == text
+
+
+def test_names_of_secrets() -> None:
+    for name in ("HF_TOKEN", "apiKey", "api-key", "WANDB_API_KEY", "db_password", "MYSQL_PWD", "SLACK_WEBHOOK", "dsn"):
+        assert is_secret(name, "x"), name
+    for name in ("tokenizer", "max_tokens", "monkey", "keyed", "author", "passes", "secretary_of_state"):
+        assert not is_secret(name, "x"), name
+    assert not is_secret("pad_token_id", 0)
+    assert not is_secret("eos_token", None)
+    assert is_secret("password", 1234)
+
+
+def test_command_lines() -> None:
+    given = [
+        "python",
+        "train.py",
+        "--api-key",
+        "abc",
+        "--hub_token=def",
+        "api_key=ghi",
+        "--lr",
+        "0.1",
+        "-p",
+        "/home/x/y",
+    ]
+    assert masked_command(given, HOME) == [
+        *(
+            "python",
+            "train.py",
+            "--api-key",
+            MASK,
+            f"--hub_token={MASK}",
+            f"api_key={MASK}",
+            "--lr",
+            "0.1",
+            "-p",
+            "~/y",
+        ),
+    ]
+
+
+def test_arguments_are_plain_and_bounded() -> None:
+    told = plain(
+        {"lr": 0.1, "hub_token": "x", "nested": {"deep": {"er": {"est": {"too": 1}}}}, "path": Path("/home/marie/a")},
+        environment=HOME,
+    )
+    assert told == {"lr": 0.1, "hub_token": MASK, "nested": {"deep": {"er": {"est": "dict"}}}, "path": "~/a"}
+    assert plain(object()) == "object"
+    assert plain(1 << 80) == str(1 << 80)
+    assert len(str(plain("word " * 1000))) <= 512
+    many = plain(list(range(10_000)))
+    assert isinstance(many, list)
+    assert len(many) == 400
+
+
+def test_what_is_declared_of_a_hostile_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {
+        "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx",
+        "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "TORCH_HUB_PASSWORD": "opensesame",
+        "NCCL_DEBUG_FILE": "/home/marie/nccl.log",
+        "SLURM_JOB_USER": "marie",
+        "SLURM_JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+        "MASTER_ADDR": "10.0.0.1",
+        "PYTHONPATH": "/home/marie/lib",
+        "FLOATSCOPE_TOKEN": "fs-verysecret",
+        "FLOATSCOPE_ATTACH": "1",
+        "FLOATSCOPE_SOURCE": '{"commit": "0123456789abcdef0123456789abcdef01234567", "changed_files": 2}',
+        **HOME,
+    }
+    line = ["python", "/home/marie/train.py", "--api_key=topsecret", "--data", "https://marie:pw@host/data"]
+    monkeypatch.setattr(sys, "orig_argv", line)
+    model = nn.Linear(2, 2).to(torch.bfloat16)
+    try:
+        declared.declare("script", {"lr": 1e-4, "hub_token": "hubsecret", "output_dir": "/home/marie/out"})
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            declared.declare_precision(model, None)
+        told = declared.declared(secrets)
+    finally:
+        declared.forget()
+    text = json.dumps(told)
+    for secret in ("hf_abc", "wJalr", "opensesame", "marie", "c2ln", "verysecret", "topsecret", "hubsecret", ":pw@"):
+        assert secret not in text, secret
+    assert told["environment"] == {"MASTER_ADDR": "10.0.0.1", "NCCL_DEBUG_FILE": "~/nccl.log", "SLURM_JOB_USER": MASK}
+    assert told["precision"] == {
+        "parameters": {"bfloat16": 6},
+        "autocast": "bfloat16",
+        "loss_scaler": False,
+        "tf32": False,
+        "float32_matmul": "highest",
+    }
+    assert told["source"] == {"commit": "0123456789abcdef0123456789abcdef01234567", "changed_files": 2}
+    versions = told["versions"]
+    assert isinstance(versions, dict)
+    assert re.match(r"\d+\.\d+", versions["torch"])
+
+
+def test_nothing_is_declared_of_a_process_that_attaches_by_code() -> None:
+    assert declared.declared({}) == {}

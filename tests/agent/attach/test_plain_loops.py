@@ -1,0 +1,316 @@
+"""Loops that know nothing of us: the model is found, steps end by themselves, the loss is that of the backward pass."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import floatscope
+from floatscope._memory import MemorySink
+from tests.agent.attach.conftest import Found, waiting
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def batch(step: int, micro: int = 0) -> torch.Tensor:
+    return torch.randn(4, 4, generator=torch.Generator().manual_seed(100 * step + micro))
+
+
+def ordinary(steps: int = 4) -> nn.Module:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def accumulating() -> nn.Module:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        for micro in range(3):
+            model(batch(step, micro)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    return model
+
+
+def closing() -> nn.Module:
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    for step in range(4):
+
+        def closure(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(batch(step)).square().mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(closure)
+    return model
+
+
+def scaled(*, fused: bool = False, overflows: tuple[int, ...] = (1, 3)) -> nn.Module:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = model(batch(step))
+        if step in overflows:
+            # Infinite as scaled, in the last layer alone.
+            model[2].weight.register_hook(_Overflow(model[2].weight))
+        scaler.scale(out.float().square().mean()).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        for hook in list(model[2].weight._backward_hooks or ()):
+            del model[2].weight._backward_hooks[hook]
+    return model
+
+
+class _Overflow:
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self.parameter = parameter
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * math.inf
+
+
+def fused() -> nn.Module:
+    return scaled(fused=True)
+
+
+def adversarial() -> nn.Module:
+    torch.manual_seed(0)
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    d = torch.optim.Adam(judged.parameters(), lr=0.01)
+    g = torch.optim.Adam(made.parameters(), lr=0.02)
+    for step in range(4):
+        d.zero_grad()
+        judged(made(batch(step)).detach()).mean().backward()
+        d.step()
+        g.zero_grad()
+        (2.0 - judged(made(batch(step))).mean()).backward()
+        g.step()
+    return nn.ModuleList([made, judged])
+
+
+LOOPS = [ordinary, accumulating, closing, scaled, fused, adversarial]
+
+
+@pytest.mark.parametrize("train", LOOPS, ids=[train.__name__ for train in LOOPS])
+def test_weights_are_bitwise_those_of_a_training_that_nobody_watches(train: Callable[[], nn.Module]) -> None:
+    bare = train().state_dict()
+    with waiting() as found:
+        watched = train().state_dict()
+    assert len(found.scopes) == 1
+    assert all(torch.equal(bare[name], watched[name]) for name in bare)
+
+
+def test_every_layer_and_step_of_an_ordinary_loop(found: Found) -> None:
+    ordinary()
+    records = found.sink.records()
+    assert [record.step for record in records] == [0, 1, 2, 3]
+    assert set(found.sink.layers()) == {"0", "2"}
+    for step in range(4):
+        for layer in ("0", "2"):
+            assert found.sink.row(step, "grad", layer) is not None
+    assert found.sink.row(0, "act", "0") is not None, "hooks were there in the first forward pass"
+    expected = []
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = model(batch(step)).square().mean()
+        expected.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    assert found.sinks[0].scalar("loss") == pytest.approx(expected)
+    assert all(value is not None and value >= 0 for value in found.sinks[0].scalar("phase/backward_s"))
+
+
+def test_micro_batches_are_one_step(found: Found) -> None:
+    accumulating()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2, 3]
+    assert found.sink.scalar("micro_batches") == [3.0] * 4
+    largest, mean = found.sink.scalar("raw_loss_max"), found.losses
+    assert all(a is not None and b is not None and a >= b for a, b in zip(largest, mean, strict=True))
+    coefficients = found.sink.scalar("clip_coef")
+    norms = found.sink.scalar("grad_norm/framework")
+    assert [c is not None and n is not None and c * n <= 0.1001 for c, n in zip(coefficients, norms, strict=True)]
+
+
+def test_closures(found: Found) -> None:
+    closing()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2, 3]
+    assert None not in found.losses
+    assert [step for step in range(4) if found.sink.row(step, "grad", "2") is None] == []
+
+
+@pytest.mark.parametrize("train", [scaled, fused], ids=["plain", "fused"])
+def test_skipped_steps_are_exactly_those_that_overflow(found: Found, train: Callable[[], nn.Module]) -> None:
+    train()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2, 3, 4]
+    assert found.sink.scalar("skipped") == [0.0, 1.0, 0.0, 1.0, 0.0]
+    for step in (1, 3):
+        broken = [
+            layer
+            for layer in ("0", "2")
+            if (row := found.sink.row(step, "grad", layer)) is not None and row["infs"] + row["nans"]
+        ]
+        assert broken == ["2"]
+    # What is scaled is not the loss.
+    assert all(loss is not None and loss < 10 for loss in found.losses)
+    scales = found.sink.scalar("loss_scale")
+    assert scales == [1024.0, 1024.0, 512.0, 512.0, 256.0]
+
+
+def test_two_optimizers_share_a_step_and_keep_their_losses(found: Found) -> None:
+    adversarial()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2, 3]
+    assert set(found.sink.layers()) == {"Linear_0", "Linear_1"}
+    assert found.sink.scalar("lr") == [0.01] * 4
+    assert found.sink.scalar("lr/1") == [0.02] * 4
+    assert None not in found.losses
+    assert all(loss is not None and loss > 1 for loss in found.sink.scalar("loss/1"))
+
+
+def test_an_optimizer_that_steps_more_often_than_another(found: Found) -> None:
+    torch.manual_seed(0)
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    d = torch.optim.SGD(judged.parameters(), lr=0.01)
+    g = torch.optim.SGD(made.parameters(), lr=0.01)
+    for step in range(6):
+        judged(made(batch(step))).mean().backward()
+        d.step()
+        if step % 3 == 2:
+            g.step()
+    found.scopes[0].close()
+    # What the other one did last belongs to a step that never came.
+    assert found.sink.scalar("lr") == [*[0.01] * 6, None]
+
+
+def test_a_teacher_is_no_part_of_the_model(found: Found) -> None:
+    model = network()
+    teacher = copy.deepcopy(model).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        (model(batch(step)) - teacher(batch(step))).square().mean().backward()
+        optimizer.step()
+    assert {layer.parameters for layer in found.sink.layers().values()} == {40, 9}
+    assert len(found.scopes) == 1
+
+
+def test_a_model_is_named_by_its_outermost_module_however_it_is_called(found: Found) -> None:
+    class Task(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+    task = Task()
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.01)
+    task.net(batch(0)).mean().backward()
+    optimizer.step()
+    assert set(found.sink.layers()) == {"net.0", "net.2"}
+
+
+def test_nothing_that_only_uses_a_model_is_a_run(found: Found) -> None:
+    model = network()
+    torch.optim.SGD(network().parameters(), lr=0.1)
+    with torch.no_grad():
+        model(batch(0))
+    assert not found.scopes
+
+
+def test_who_watches_by_code_is_left_alone(found: Found) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sink = MemorySink()
+    with floatscope.watch(model, optimizer, _sink=sink, overhead_budget=0.0) as scope:
+        for step in range(3):
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            optimizer.step()
+            scope.step(loss=loss)
+    assert not found.scopes
+    assert [record.step for record in sink.records()] == [0, 1, 2]
+
+
+def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    sink = MemorySink()
+    scope = floatscope.watch(model, optimizer, _sink=sink, overhead_budget=0.0)
+    model(batch(2)).mean().backward()
+    optimizer.step()
+    scope.step(loss=1.0)
+    scope.close()
+    assert found.sink.reason == "finished"
+    assert [record.step for record in found.sink.records()] == [0, 1]
+    assert [record.step for record in sink.records()] == [2]
+    assert scope.config.run == found.scopes[0].config.run
+
+
+def test_adapters_that_are_added_later_are_seen(found: Found) -> None:
+    model = network()
+    first = torch.optim.SGD(model.parameters(), lr=0.01)
+    model(batch(0)).mean().backward()
+    first.step()
+    model.add_module("adapter", nn.Linear(1, 1))
+    second = torch.optim.SGD(model.adapter.parameters(), lr=0.01)
+    model(batch(1)).mean().backward()
+    second.step()
+    assert [set(sink.layers()) for sink in found.sinks] == [{"0", "2"}, {"0", "2", "adapter"}]
+    assert [[record.step for record in sink.records()] for sink in found.sinks] == [[0], [1]]
+    assert found.scopes[0].config.run == found.scopes[1].config.run
+
+
+def test_an_optimizer_that_nobody_saw_being_made_is_seen_when_it_steps(found: Found) -> None:
+    model = network()
+    optimizer = pickle.loads(pickle.dumps(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)))
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    for step in range(3):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2]
+    assert all(found.sink.row(step, "grad", "2") is not None for step in range(3))
+
+
+def test_a_compiled_model_is_attached_to_before_it_is_compiled(found: Found) -> None:
+    model = network()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        compiled(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1]
+    assert set(found.sink.layers()) == {"0", "2"}
+    assert not any("compiled before" in reason for reason in found.scopes[0].coverage["reasons"])
+    torch.compiler.reset()
+
+
+def test_the_global_hook_is_gone_once_the_model_is_found(found: Found) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    assert nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    model(batch(0))
+    assert optimizer.param_groups
+    assert not nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
