@@ -82,6 +82,13 @@ class Timeline:
             moment.values[name] = value
         self.records += bool(found.values)
 
+    def waiting(self) -> Iterator[Moment]:
+        """The steps that are held, as far as they are known. They are given later all the same."""
+        for step in sorted(self._held):
+            moment = self._held[step]
+            moment.restart, self._restart = self._restart, False
+            yield moment
+
     def finish(self) -> Iterator[Moment]:
         """All steps that are held."""
         for step in sorted(self._held):
