@@ -27,14 +27,20 @@ class Course:
     """Takes what a reader finds and gives moments to be sent. Steps that may still get more are held back until
     somebody asks for them (``waiting``), since a log that has come to a stop may stay there."""
 
-    def __init__(self, late: int) -> None:
-        """``late`` as in ``LogFormat``."""
+    def __init__(self, late: int, *, scattered: bool) -> None:
+        """``late`` as in ``LogFormat``. ``scattered``: points of a step come at any time, and what goes back is a
+        training that began anew only where a series does."""
         self._timeline = Timeline(late)
         self._told: dict[int, _Told] = {}
+        self._scattered = scattered
+        self._newest: dict[str, int] = {}
+        self._given = -1
 
     def take(self, item: Row | Happening | Extreme | Reading) -> Iterator[Moment]:
         """The next item; the moments that are complete because of it."""
-        if isinstance(item, Row):
+        if isinstance(item, Row) and self._scattered:
+            yield from self._anywhere(item)
+        elif isinstance(item, Row):
             yield from self._news(self._timeline.row(item))
         elif isinstance(item, Happening):
             yield from self._news(self._timeline.happening(item))
@@ -42,6 +48,21 @@ class Course:
             yield from self._news(self._timeline.extreme(item))
         else:
             self._timeline.reading(item)
+
+    def begins_anew(self) -> bool:
+        """Whether a training has begun anew with the last item: what ``take`` gave was of the one before."""
+        return self._timeline.begins_anew()
+
+    def _anywhere(self, row: Row) -> Iterator[Moment]:
+        if any(row.step < self._newest.get(name, -1) for name in row.values):
+            row.restart = True
+            self._newest.clear()
+            self._given = -1
+        self._newest.update(dict.fromkeys(row.values, row.step))
+        if row.step > self._given:
+            yield from self._news(self._timeline.row(row))
+        else:
+            yield Moment(step=row.step, line=row.line, row=0, values=row.values, meaning=row.meaning)
 
     def finish(self) -> Iterator[Moment]:
         """Nothing more comes."""
@@ -60,6 +81,8 @@ class Course:
 
     def _news(self, moments: Iterable[Moment]) -> Iterator[Moment]:
         for moment in moments:
+            if self._newest:
+                self._given = max(self._given, moment.step)
             told = self._told.pop(moment.step, None)
             news = moment if told is None else _beyond(told, moment)
             if news is not None:
@@ -76,7 +99,8 @@ def _beyond(told: _Told, moment: Moment) -> Moment | None:
         devices=moment.devices[told.devices :],
         extremes=moment.extremes[told.extremes :],
     )
-    return news if news.restart or any((news.values, news.meaning, news.happenings, news.devices, news.extremes)) else None
+    fresh = (news.values, news.meaning, news.happenings, news.devices, news.extremes)
+    return news if any(fresh) else None
 
 
 def _changed(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
