@@ -258,7 +258,7 @@ class Stream:
         if self._have:
             self.counts.skipped += 1
             return
-        at = item.device.time_ns or (row * 1_000_000_000 if self._now_ns is None else self._now_ns())
+        at = item.device.time_ns or ((row + 1) * 1_000_000_000 if self._now_ns is None else self._now_ns())
         timed = dataclasses.replace(item, device=msgspec.structs.replace(item.device, time_ns=at))
         if self._alone and self._pieces and row != self._pieces[-1].readings[-1][0]:
             # The rules judge a reading at the step of its block.
