@@ -85,7 +85,9 @@ def _attempt_of(server: str, run: str) -> int:
     from floatscope_server.commands.source import UnansweredError, ask
 
     try:
-        return max((attempt["n"] for attempt in ask(server, f"/api/v1/runs/{quote(run, safe='')}")["attempts"]), default=0)
+        return max(
+            (attempt["n"] for attempt in ask(server, f"/api/v1/runs/{quote(run, safe='')}")["attempts"]), default=0
+        )
     except UnansweredError:
         return 0
 

@@ -66,20 +66,20 @@ class Bodies:
     def _body(self, pieces: Sequence[Piece]) -> wire.Body:
         moments = [moment for piece in pieces for moment in piece.moments]
         readings = [one for piece in pieces for one in piece.readings]
-        summaries = tuple(
-            s for m in moments if m.extremes for s in self._layers.summaries(m.step, m.extremes)
-        )
+        summaries = tuple(s for m in moments if m.extremes for s in self._layers.summaries(m.step, m.extremes))
         fresh = [layer for index, layer in self._layers.layers.items() if index >= self._announced]
         self._announced = len(self._layers.layers)
         points = [(moment.step, _scalars_of(moment)) for moment in moments]
         events = [event for moment in moments for event in _events_of(moment)]
         for row, reading in readings:
             step = row if self._alone else 0
-            detail = {"device": f"card{reading.device.index}"}
-            events += [wire.Event(step=step, kind="gpu_fault", detail=detail | {"what": w}) for w in reading.faults]
+            card = f"card{reading.device.index}"
+            events += [
+                wire.Event(step=step, kind="gpu_fault", detail={"what": what, "device": card})
+                for what in reading.faults
+            ]
             if self._alone:
-                index = reading.device.index
-                points.append((row, {f"card{index}/{name}": value for name, value in reading.values.items()}))
+                points.append((row, {f"{card}/{name}": value for name, value in reading.values.items()}))
         steps = [step for step, _ in points]
         read = pieces[-1].read | ({"samples": True} if self._alone else {})
         events.append(wire.Event(step=max(steps, default=0), kind="read", detail=read))

@@ -19,7 +19,7 @@ from floatscope._spool._home import About
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._spooler import Spooler, SpoolPlace
 
-__all__ = ["Channel", "ChannelError", "Where"]
+__all__ = ["Channel", "ChannelError", "StoppedError", "Where"]
 
 _WAITING_BYTES = 8 << 20
 """Encoded bytes that may wait for the server before reading pauses: the file keeps the rest."""
@@ -31,6 +31,10 @@ _MEMORY_RECORDS, _MEMORY_BYTES = 100_000, 24 << 20
 
 class ChannelError(Exception):
     """The server does not take it; the text says why."""
+
+
+class StoppedError(Exception):
+    """Somebody wants to end before the server has said what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +58,11 @@ class Channel:
         config: dict[str, Any],
         *,
         stopped: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``stopped``: whether somebody wants to end; nothing is waited for then."""
+        """``stopped``: whether somebody wants to end; nothing is waited for then. ``tell`` hears once that the server
+        cannot be reached."""
+        self._tell: Callable[[str], None] | None = tell
         self._where = where
         self._stopped = stopped
         self._greeted = threading.Event()
@@ -80,7 +87,7 @@ class Channel:
                 farewell=lambda: self._reason,
                 aborted=self._abort.is_set,
             ),
-            pause=lambda seconds: (self._abort if self._ending.is_set() else self._ending).wait(seconds),
+            pause=self._pause,
             delays=lambda: backoff_delays(random.Random()),  # noqa: S311  # jitter, no secret
             timing=Timing(),
             quiet=True,
@@ -94,6 +101,10 @@ class Channel:
     def _talk(self) -> None:
         self._refused = self._link.run()
         self._greeted.set()
+
+    def _pause(self, seconds: float) -> None:
+        # The first pause after the end begins is cut short, the later ones are not.
+        (self._abort if self._ending.is_set() else self._ending).wait(seconds)
 
     def _note_welcome(self, welcome: wire.Welcome) -> None:
         if self._welcome is None:
@@ -113,9 +124,14 @@ class Channel:
         return self._link.max_block_bytes
 
     def welcome(self) -> wire.Welcome | None:
-        """What the server said first; None if somebody stopped before it did. Raises ``ChannelError``."""
+        """What the server said first; None with a spool, which waits for nobody. Raises ``ChannelError``, and
+        ``StoppedError`` if somebody stopped before it said anything."""
+        if self._spooler is not None:
+            return None
         self._wait(self._greeted.is_set)
         self._check()
+        if self._welcome is None:
+            raise StoppedError
         return self._welcome
 
     def send(self, batch: Batch) -> None:
@@ -130,9 +146,14 @@ class Channel:
         """Records that the server has not acknowledged."""
         return self._outbox.counts().waiting
 
+    def leave(self) -> None:
+        """Nothing follows: say goodbye once all is delivered, and do not wait for it."""
+        self._reason = self._reason or "closed"
+        self._ending.set()
+
     def close(self, reason: str, patience_s: float) -> bool:
         """Say goodbye once all is delivered; whether it was within ``patience_s`` without progress."""
-        self._reason = reason
+        self._reason = self._reason or reason
         self._ending.set()
         before, since = self.waits(), time.monotonic()
         while self._threads[0].is_alive() and time.monotonic() - since < patience_s:
@@ -163,6 +184,9 @@ class Channel:
                 return
             if self.waits() != waiting:
                 waiting, since = self.waits(), time.monotonic()
+            if patience is None and self._tell is not None and self.trouble:
+                self._tell(f"cannot reach a Floatscope server at {self._where.server}: {self.trouble}; trying on")
+                self._tell = None
             if patience is not None and time.monotonic() - since > patience:
                 why = self._link.trouble or "it does not answer"
                 raise ChannelError(f"cannot reach a Floatscope server at {self._where.server}: {why}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import re
 import stat
 import zlib
@@ -18,19 +17,31 @@ from floatscope_server.readers.nvidia_smi import NVIDIA_SMI_CSV
 from floatscope_server.readers.rocm_smi import ROCM_SMI_CSV, ROCM_SMI_JSON
 from floatscope_server.readers.tfevents import TENSORBOARD, TENSORBOARD_EVENTS
 
-__all__ = ["FRAMEWORKS", "KNOWN", "Log", "LogError", "chunks_of", "event_files", "framework_of", "head_and_rest", "look"]
+__all__ = [
+    "KNOWN",
+    "SAMPLES",
+    "Log",
+    "LogError",
+    "chunks_of",
+    "event_files",
+    "framework_of",
+    "growing",
+    "is_compressed",
+    "look",
+    "name_of",
+]
 
 _CHUNK_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _EVENTS = "tfevents"
 _GENERIC = re.compile(r"(trainer_log|trainer_state|train|training|log|output|console|events\.out\..*)$")
-_SAMPLES = (ROCM_SMI_CSV, ROCM_SMI_JSON, AMD_SMI_JSON, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
+SAMPLES = (ROCM_SMI_CSV, ROCM_SMI_JSON, AMD_SMI_JSON, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
 
 KNOWN = (
     "LLaMA-Factory's trainer_log.jsonl, trainer_state.json, output of a Trainer, DeepSpeed, Megatron or Transformer "
     "Engine, TensorBoard events, layer-extremes CSV, rocm-smi, amd-smi, nvidia-smi"
 )
-FRAMEWORKS = {
+_FRAMEWORKS = {
     "llamafactory-trainer-log": "llamafactory",
     "hf-trainer-state": "transformers",
     "hf-console": "transformers",
@@ -54,7 +65,7 @@ class Log:
     @property
     def samples(self) -> bool:
         """Whether it holds readings of cards only."""
-        return self.format in _SAMPLES
+        return self.format in SAMPLES
 
     @property
     def beside(self) -> bool:
@@ -63,17 +74,24 @@ class Log:
 
     @property
     def name(self) -> str:
-        """A name for its run: the file's, or the folder's where the file's is everybody's."""
-        stem = self.path.name.removesuffix(".gz").rsplit(".", 1)[0] or self.path.name
-        if self.path.is_dir() or _GENERIC.match(self.path.name.removesuffix(".gz")) or _GENERIC.match(stem):
-            folder = (self.path if self.path.is_dir() else self.path.parent).resolve().name
-            stem = folder or stem
-        return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in stem).strip()[:100] or "log"
+        """A name for its run."""
+        return name_of(self.path)
+
+
+def name_of(path: Path) -> str:
+    """A name for the run of a log: the file's, or the folder's where the file's is everybody's."""
+    name = path.name.removesuffix(".gz")
+    stem = name.rsplit(".", 1)[0] or name
+    if path.is_dir():
+        stem = path.resolve().name
+    elif _GENERIC.match(stem):
+        stem = path.resolve().parent.name or stem
+    return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in stem).strip()[:100] or "log"
 
 
 def framework_of(format_name: str) -> str:
     """Whose settings alerts of a log of this format name; empty where it does not tell."""
-    return FRAMEWORKS.get(format_name, "")
+    return _FRAMEWORKS.get(format_name, "")
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -92,7 +110,7 @@ def look(path: Path) -> Log:
             return Log(path=path, parts=tuple(parts), format=TENSORBOARD_EVENTS)
         if not stat.S_ISREG(mode):
             raise LogError(f"{path}: no file; a pipe is followed by `floatscope follow - < {path}`")
-        head, _ = head_and_rest(chunks_of(path))
+        head = _head(chunks_of(path))
     except OSError as error:
         raise LogError(f"{path}: {error.strerror or error}") from error
     return Log(path=path, parts=(path,), format=growing(detect(head)))
@@ -103,22 +121,25 @@ def growing(log_format: LogFormat) -> LogFormat:
     return TENSORBOARD_EVENTS if log_format is TENSORBOARD else log_format
 
 
-def head_and_rest(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """What tells the format, and everything."""
-    head: list[bytes] = []
-    size = 0
+def _head(chunks: Iterator[bytes]) -> bytes:
+    """What tells the format."""
+    head = b""
     for chunk in chunks:
-        head.append(chunk)
-        size += len(chunk)
-        if size >= HEAD_BYTES:
+        head += chunk
+        if len(head) >= HEAD_BYTES:
             break
-    return b"".join(head), itertools.chain(head, chunks)
+    return head
+
+
+def is_compressed(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is one of gzip."""
+    return head.startswith(_GZIP)
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
     """The content in pieces, uncompressed. A compressed file that does not end gives what it holds."""
     with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP
+        compressed = is_compressed(file.read(len(_GZIP)))
         file.seek(0)
         if not compressed:
             while chunk := file.read(_CHUNK_BYTES):

@@ -48,9 +48,7 @@ class LogServer:
     def series(self, name: str) -> dict[str, list[list[Any]]]:
         """Every point of every scalar."""
         found = ask(self.url, f"/api/v1/runs/{quote(name, safe='')}/scalars?points=10000")
-        return {
-            one["name"]: [list(pair) for pair in zip(one["steps"], one["values"], strict=True)] for one in found
-        }
+        return {one["name"]: [list(pair) for pair in zip(one["steps"], one["values"], strict=True)] for one in found}
 
     def figures(self, name: str) -> dict[str, int]:
         """How many points of each scalar were stored."""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 CASES = Path(__file__).parents[2] / "cases" / "logs"
 LOGS = sorted(
-    path for path in CASES.iterdir() if path.name.startswith("case-") and not path.name.endswith((".yaml", "limits.csv"))
+    path
+    for path in CASES.iterdir()
+    if path.name.startswith("case-") and not path.name.endswith((".yaml", "limits.csv"))
 )
 
 
