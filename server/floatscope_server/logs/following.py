@@ -16,6 +16,7 @@ from floatscope_server.logs.source import (
     SAMPLES,
     LogError,
     chunks_of,
+    ended_lines,
     event_files,
     framework_of,
     growing,
@@ -129,7 +130,7 @@ class Follower:
     def _growing(self, path: Path, log_format: LogFormat) -> None:
         stream = self._begin(log_format)
         self.tail = Tail(path, self._pace, stream.begin_part)
-        for item in self._found(self.tail.chunks()):
+        for item in self._found(ended_lines(log_format, self.tail.chunks())):
             stream.take(item)
 
     def _folder(self, folder: Path) -> None:

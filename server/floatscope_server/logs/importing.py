@@ -8,7 +8,7 @@ from typing import Any
 
 from floatscope import wire
 from floatscope_server.logs.channel import Channel, ChannelError, Where
-from floatscope_server.logs.source import KNOWN, Log, LogError, chunks_of, framework_of
+from floatscope_server.logs.source import KNOWN, Log, LogError, chunks_of, ended_lines, framework_of
 from floatscope_server.logs.stream import Counts, DivergedError, Item, Progress, Stream
 from floatscope_server.readers import Broken, LogFormat, Named, Row
 from floatscope_server.readers.text import step_of
@@ -73,7 +73,8 @@ class Importer:
             try:
                 return self._send(log, generation)
             except DivergedError:
-                self._abandon()
+                for channel in self._channels:
+                    channel.leave()
         raise LogError(f"{log.path}: begins like {_GENERATIONS} others of this name, and goes on otherwise")
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class Importer:
         try:
             for part in log.parts:
                 stream.begin_part()
-                for item in items.of(chunks_of(part)):
+                for item in items.of(ended_lines(log.format, chunks_of(part))):
                     stream.take(item)
             stream.finish()
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from floatscope_server.readers import HEAD_BYTES, LogFormat, detect
 from floatscope_server.readers.amd_smi import AMD_SMI_CSV, AMD_SMI_JSON, AMD_SMI_MONITOR
+from floatscope_server.readers.console import CONSOLE
 from floatscope_server.readers.extremes import LAYER_EXTREMES
 from floatscope_server.readers.nvidia_smi import NVIDIA_SMI_CSV
 from floatscope_server.readers.rocm_smi import ROCM_SMI_CSV, ROCM_SMI_JSON
@@ -23,6 +25,7 @@ __all__ = [
     "Log",
     "LogError",
     "chunks_of",
+    "ended_lines",
     "event_files",
     "framework_of",
     "growing",
@@ -33,9 +36,14 @@ __all__ = [
 
 _CHUNK_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EVENTS = "tfevents"
 _GENERIC = re.compile(r"(trainer_log|trainer_state|train|training|log|output|console|events\.out\..*)$")
 SAMPLES = (ROCM_SMI_CSV, ROCM_SMI_JSON, AMD_SMI_JSON, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
+
+_LINES = (CONSOLE, LAYER_EXTREMES, ROCM_SMI_CSV, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
+"""Formats whose lines may be cut off and still look whole: of a number the first digits."""
+_LONGEST = 1 << 20
 
 KNOWN = (
     "LLaMA-Factory's trainer_log.jsonl, trainer_state.json, output of a Trainer, DeepSpeed, Megatron or Transformer "
@@ -129,6 +137,24 @@ def _head(chunks: Iterator[bytes]) -> bytes:
         if len(head) >= HEAD_BYTES:
             break
     return head
+
+
+def ended_lines(log_format: LogFormat, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """``chunks`` without a last line that has no end yet, where the format does not tell whether it is whole."""
+    if log_format not in _LINES:
+        yield from chunks
+        return
+    rest = b""
+    wide = None
+    for chunk in chunks:
+        if wide is None:
+            wide = chunk.startswith(_WIDE)
+        at = len(chunk) if wide else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+        if at or len(rest) > _LONGEST:
+            yield rest + chunk[:at]
+            rest = chunk[at:]
+        else:
+            rest += chunk
 
 
 def is_compressed(head: bytes) -> bool:
