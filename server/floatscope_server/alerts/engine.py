@@ -24,6 +24,7 @@ from floatscope_server.alerts.beside import (
     Lost,
     Silent,
     gap_mark,
+    is_past,
     lost_since,
     nbytes,
     reach,
@@ -357,6 +358,7 @@ class AlertEngine:
             self._judge_in(run, observation)
 
     def _judge_in(self, run: _Run, observation: Observation) -> None:
+        run.book.past = is_past(observation)
         try:
             run.take(run.window.judge(observation))
         except Exception:  # noqa: BLE001 - logged
@@ -429,6 +431,7 @@ class AlertEngine:
         ):
             return
         known = self._run(key)
+        known.book.past = False
         known.take(known.window.tick(now, max(run.progress_at, self._listens_since), run.step_time_s))
         # Once told, a run that has left memory need not come back for it.
         (self._stalled.add if any(e.kind == "stalled" for e in known.book) else self._stalled.discard)(key)
