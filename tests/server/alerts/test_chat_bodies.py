@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import importlib
 import json
 import re
 from datetime import UTC, datetime
@@ -107,7 +108,7 @@ def test_a_test_message_has_no_step_and_perhaps_no_address(chat: str) -> None:
 @each_language
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_stay_within_limits(chat: str, language: str, name: str) -> None:
-    hostile = {"run": name, "layer": name, "message": name * 3, "message_zh": name * 3}
+    hostile: dict[str, Any] = {"run": name, "layer": name, "message": name * 3, "message_zh": name * 3}
     made(chat, language, event(**hostile))
     made(chat, language, *(event(number, **hostile) for number in range(40)))
     made(chat, language, event(run_url="https://floatscope.example/#/run/" + "%E6" * 5000))
@@ -223,8 +224,7 @@ def test_the_signature_of_dingtalk() -> None:
 
 
 def test_the_signature_of_dingtalk_is_that_of_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from apprise.plugins import dingtalk as theirs
-
+    theirs: Any = importlib.import_module("apprise.plugins.dingtalk")
     monkeypatch.setattr(theirs.time, "time", lambda: 1577262236.757)
     other = theirs.NotifyDingTalk(token="a" * 64, secret="b" * 32)
     timestamp, signature = other.get_signature()
