@@ -35,15 +35,6 @@ def server(start: Start, targets: Path) -> Running:
     return start(webhook_allow=("127.0.0.1",), apprise_file=targets)
 
 
-@pytest.fixture
-def call(server: Running, http: Call) -> Call:
-    def ask(method: str, path: str, body: Any = None) -> Reply:  # noqa: ANN401 - JSON
-        data = None if body is None else json.dumps(body).encode()
-        return http(server.url + path, method=method, body=data, headers={"content-type": "application/json"})
-
-    return ask
-
-
 def _good(got: Got) -> tuple[int, dict[str, str], bytes]:
     return 200, {}, b'{"code":0,"errcode":0}'
 
