@@ -163,7 +163,7 @@ class Delivery(SQLModel, table=True):
     __tablename__ = "delivery"
     __table_args__ = (
         Index("uq_delivery_event", "endpoint_id", "event_id", unique=True),
-        Index("ix_delivery_due", "state", "next_at"),
+        Index("ix_delivery_due", "endpoint_id", "state", "next_at"),
     )
 
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))

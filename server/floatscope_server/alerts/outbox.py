@@ -174,6 +174,8 @@ class Outbox:
                     select(Delivery.next_at, Delivery.id)
                     .where(
                         Delivery.endpoint_id == endpoint,
+                        # Said once more: without it SQLite reads the endpoint's whole log.
+                        col(Delivery.state).in_((*_WAITING, "leased")),
                         or_(
                             and_(col(Delivery.state).in_(_WAITING), col(Delivery.next_at) <= now),
                             and_(col(Delivery.state) == "leased", col(Delivery.lease_until) <= now),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,11 @@ from floatscope_server.store import Store
 from tests.databases import TestDatabase
 from tests.server.alerts.outboxes import Bench
 
+if TYPE_CHECKING:
+    from tests.server.conftest import Reply, Running
+
 Shares = Mapping[int, float]
+Call = Callable[..., "Reply"]
 
 
 class Build:
@@ -314,6 +319,17 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def bench(store: Store, settings: Settings) -> Bench:
     return Bench(store, settings)
+
+
+@pytest.fixture
+def call(server: Running, http: Call) -> Call:
+    """Asks the ``server`` fixture: (method, path, body)."""
+
+    def ask(method: str, path: str, body: Any = None) -> Reply:  # noqa: ANN401 - JSON
+        data = None if body is None else json.dumps(body).encode()
+        return http(server.url + path, method=method, body=data, headers={"content-type": "application/json"})
+
+    return ask
 
 
 @pytest.fixture

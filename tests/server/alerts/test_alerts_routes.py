@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -49,15 +48,6 @@ SHAPE = {
 @pytest.fixture
 def server(start: Start) -> Running:
     return start(webhook_allow=("127.0.0.1",))
-
-
-@pytest.fixture
-def call(server: Running, http: Call) -> Call:
-    def ask(method: str, path: str, body: Any = None) -> Reply:  # noqa: ANN401 - JSON
-        data = None if body is None else json.dumps(body).encode()
-        return http(server.url + path, method=method, body=data, headers={"content-type": "application/json"})
-
-    return ask
 
 
 def test_from_a_nan_to_a_verified_webhook(

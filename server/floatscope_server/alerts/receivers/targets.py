@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,17 +46,20 @@ def read_targets(path: Path) -> dict[str, str]:
 def _library(addresses: Iterable[tuple[str, str]]) -> dict[str, apprise.Apprise]:
     if importlib.util.find_spec("apprise") is None:
         raise ValueError(f"targets of apprise need that library: {INSTALL}")
-    import apprise
-
-    # It logs addresses with their passwords at the level of details.
-    logging.getLogger("apprise").setLevel(logging.CRITICAL)
-    asset = apprise.AppriseAsset(app_id="Floatscope", async_mode=False, http_redirects=False)
     made: dict[str, apprise.Apprise] = {}
-    for name, address in addresses:
-        one = apprise.Apprise(asset=asset)
-        if not one.add(address):
-            raise ValueError(f"apprise does not understand the address of the target {name!r}")
-        made[name] = one
+    with warnings.catch_warnings():
+        # It loads every plugin, and those what they find installed; what is deprecated there is not ours to mend.
+        warnings.simplefilter("ignore")
+        import apprise  # an extra, which takes half a second to load
+
+        # It logs addresses with their passwords at the level of details.
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)
+        asset = apprise.AppriseAsset(app_id="Floatscope", async_mode=False, http_redirects=False)
+        for name, address in addresses:
+            one = apprise.Apprise(asset=asset)
+            if not one.add(address):
+                raise ValueError(f"apprise does not understand the address of the target {name!r}")
+            made[name] = one
     return made
 
 

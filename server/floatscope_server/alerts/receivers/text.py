@@ -27,6 +27,8 @@ def utf16(text: str) -> int:
 
 def clean(text: str) -> str:
     """``text`` on one line; whatever is invisible becomes a blank, runs of blanks one."""
+    if text.isprintable():
+        return " ".join(text.split())
     shown = (char if char in _KEPT or unicodedata.category(char) not in _DROPPED else " " for char in text)
     return " ".join("".join(shown).split())
 

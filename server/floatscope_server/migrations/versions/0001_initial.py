@@ -261,7 +261,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
     )
-    op.create_index("ix_delivery_due", "delivery", ["state", "next_at"], unique=False)
+    op.create_index("ix_delivery_due", "delivery", ["endpoint_id", "state", "next_at"], unique=False)
     op.create_index("uq_delivery_event", "delivery", ["endpoint_id", "event_id"], unique=True)
     op.create_table(
         "device_facts",
