@@ -125,6 +125,7 @@ class Stream:
         self._items = 0
         self._crc = 0
         self._begun = 0
+        self._newest = self._newest_before = -1
         self._course = Course(log_format.late, scattered=log_format is TENSORBOARD_EVENTS)
         self._line: Line | None = None
         self._bodies = Bodies(alone=alone)
@@ -146,6 +147,7 @@ class Stream:
     def begin_part(self) -> None:
         """What comes next is in another file."""
         self._part, self._items, self._crc = None, 0, 0
+        self._newest_before = self._newest
 
     def take(self, item: Item) -> None:
         """The next item. Raises ``ChannelError``, and ``DivergedError`` when the server has something else."""
@@ -155,6 +157,13 @@ class Stream:
             self._first = mark if self._first is None else self._first
         if self._line is None:
             self._begin()
+        if isinstance(item, Row):
+            if item.step < self._newest_before and self._format is not TENSORBOARD_EVENTS:
+                # Within a file the reader knows better: several writers may share it.
+                item.restart = True
+                self._newest = -1
+            self._newest_before = -1
+            self._newest = max(self._newest, item.step)
         self._items += 1
         self._crc = zlib.crc32(mark.to_bytes(4, "little"), self._crc)
         if isinstance(item, Reading) and item.values:
@@ -184,6 +193,14 @@ class Stream:
         if self.progress is Progress.SENDING:
             self.flush()
 
+    def supersede(self) -> None:
+        """The log went on otherwise: whoever comes later must not take it for this one."""
+        if self.progress is Progress.SENDING:
+            self.flush()
+            assert self._line is not None
+            for batch in self._bodies.encode([Piece({"over": True, "past": True})], self._line.max_block_bytes):
+                self._line.send(batch)
+
     def flush(self) -> None:
         """Send what is complete."""
         pieces, self._pieces, self._size = self._pieces, [], 0
@@ -212,6 +229,8 @@ class Stream:
         if welcome.attempt not in self.counts.attempts:
             self.counts.attempts.append(welcome.attempt)
         self._have = dict(welcome.read) if self._resume else {}
+        if self._have.get("over"):
+            raise DivergedError
         if self._have:
             self._alone = bool(self._have.get("samples"))
             self._bodies = Bodies(alone=self._alone)
