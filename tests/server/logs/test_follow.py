@@ -105,6 +105,36 @@ def test_what_was_followed_is_known_to_an_import(
     assert log_server.figures("both") == {"loss": 22, "lr": 22}
 
 
+def test_rotated_while_nobody_followed(
+    follows: Follows, log_server: LogServer, imports: Callable[..., Any], tmp_path: Path
+) -> None:
+    """After a rotation and a restart of either kind nothing is there twice, and what was missed can be imported."""
+    file = tmp_path / "trainer_log.jsonl"
+    file.write_text(lines(10, 100))
+    one = follows(file, "away")
+    log_server.wait("away", 10)
+    file.rename(tmp_path / "trainer_log.jsonl.1")
+    append(file, lines(110, 150))
+    log_server.wait("away", 15)
+    one.end()
+    append(file, lines(160, 200))
+    one = follows(file, "away")
+    log_server.wait("away", 20)
+    one.end()
+    one = follows(file, "away")
+    append(file, lines(210, 220))
+    log_server.wait("away", 22)
+    one.end()
+    append(file, lines(230, 250))
+    rotated = tmp_path / "trainer_log.jsonl.2.gz"
+    rotated.write_bytes(gzip.compress(file.read_bytes()))
+    answer = imports(rotated, "--run", "away", "--json")
+    assert [(f["state"], f["records"]) for f in answer.json["files"]] == [("grown", 3)]
+    assert [step for step, _ in log_server.series("away")["loss"]] == list(range(10, 260, 10))
+    assert log_server.figures("away") == {"loss": 25, "lr": 25}
+    assert [attempt["n"] for attempt in log_server.ask("away")["attempts"]] == [1]
+
+
 @pytest.mark.parametrize("how", ["rename", "copytruncate"])
 def test_rotation(how: str, follows: Follows, log_server: LogServer, tmp_path: Path) -> None:
     file = tmp_path / "trainer_log.jsonl"
