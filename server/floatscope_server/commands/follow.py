@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from floatscope_server.logs.channel import ChannelError, StoppedError, Where
         from floatscope_server.logs.following import Follower
-        from floatscope_server.logs.source import LogError, name_of
+        from floatscope_server.logs.source import LogError, log_name, name_of
     except ModuleNotFoundError as error:
         print(f'floatscope: {error.name} is missing; type: pip install "floatscope[server]"', file=sys.stderr)
         return 2
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         follower = Follower(
             where,
             name,
-            "stdin" if standard_input else path.resolve().name,
+            "stdin" if standard_input else log_name(path),
             stopped=stop.is_set,
             tell=_tell,
             poll_s=_POLL_S,

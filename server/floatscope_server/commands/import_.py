@@ -32,7 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_where(parser: argparse.ArgumentParser) -> None:
     """Which run, and where."""
-    parser.add_argument("--run", metavar="NAME", help="the run's name (FLOATSCOPE_RUN, else that of file or folder)")
+    # The program keeps the command itself under "run".
+    parser.add_argument(
+        "--run", dest="run_name", metavar="NAME", help="the run's name (FLOATSCOPE_RUN, else that of file or folder)"
+    )
     parser.add_argument("--server", metavar="URL", help="a running server (FLOATSCOPE_SERVER, else this machine's)")
 
 
@@ -43,7 +46,7 @@ def address_and_name(args: argparse.Namespace, otherwise: str) -> tuple[str, str
 
     server = args.server or os.environ.get("FLOATSCOPE_SERVER") or DEFAULT_SERVER
     ingest_url(server)
-    run = args.run or os.environ.get("FLOATSCOPE_RUN") or otherwise
+    run = args.run_name or os.environ.get("FLOATSCOPE_RUN") or otherwise
     if not wire.is_run_name(run):
         raise ValueError(f"{run!r} cannot be a run's name: use 1 to {wire.MAX_RUN_NAME} characters without slashes")
     return server, run

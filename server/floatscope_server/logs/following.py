@@ -89,6 +89,8 @@ class Follower:
         if path.is_dir():
             self._again(lambda: self._folder(path))
             return
+        if not path.is_file():
+            raise LogError(f"{path}: no file; a pipe is followed by `floatscope follow - < {path}`")
         log_format = self._format_of(path)
         if log_format is None:
             return
@@ -196,6 +198,7 @@ class Follower:
             if stream is None or same < len(marks):
                 if stream is not None:
                     # The training went back to a checkpoint and on from there.
+                    stream.supersede()
                     self._abandon()
                     self._generation += 1
                 stream = self._begin(TRAINER_STATE)

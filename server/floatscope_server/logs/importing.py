@@ -8,7 +8,7 @@ from typing import Any
 
 from floatscope import wire
 from floatscope_server.logs.channel import Channel, ChannelError, Where
-from floatscope_server.logs.source import KNOWN, Log, LogError, chunks_of, ended_lines, framework_of
+from floatscope_server.logs.source import KNOWN, Log, LogError, chunks_of, ended_lines, framework_of, log_name
 from floatscope_server.logs.stream import Counts, DivergedError, Item, Progress, Stream
 from floatscope_server.readers import Broken, LogFormat, Named, Row
 from floatscope_server.readers.text import step_of
@@ -93,7 +93,7 @@ class Importer:
     def _send(self, log: Log, generation: int) -> Imported:
         items = Items(log.format)
         done = Imported(log, log.format.name)
-        config: dict[str, Any] = {"source": "import", "file": log.path.name}
+        config: dict[str, Any] = {"source": "import", "file": log_name(log.path)}
 
         def begin(writer: str, attempt: int) -> Channel:
             identity = wire.Identity(run=self._run, writer=writer, attempt=attempt)
@@ -105,7 +105,7 @@ class Importer:
         stream = Stream(
             log.format,
             begin,
-            key=f"{self._run}/{log.path.name}",
+            key=f"{self._run}/{log_name(log.path)}",
             alone=self._alone and log.samples,
             attempt=self._attempt if log.beside else 0,
             generation=generation,

@@ -30,6 +30,7 @@ __all__ = [
     "framework_of",
     "growing",
     "is_compressed",
+    "log_name",
     "look",
     "name_of",
 ]
@@ -39,6 +40,7 @@ _GZIP = b"\x1f\x8b"
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EVENTS = "tfevents"
 _GENERIC = re.compile(r"(trainer_log|trainer_state|train|training|log|output|console|events\.out\..*)$")
+_ROTATED = re.compile(r"(?:\.\d{1,3}|[.-]\d{8}(?:-\d+)?)?(?:\.gz)?$")
 SAMPLES = (ROCM_SMI_CSV, ROCM_SMI_JSON, AMD_SMI_JSON, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
 
 _LINES = (CONSOLE, LAYER_EXTREMES, ROCM_SMI_CSV, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
@@ -86,9 +88,14 @@ class Log:
         return name_of(self.path)
 
 
+def log_name(path: Path) -> str:
+    """What a file is called wherever it is, before and after it was rotated: ``train.log.1.gz`` is ``train.log``."""
+    return _ROTATED.sub("", path.resolve().name) or path.name
+
+
 def name_of(path: Path) -> str:
     """A name for the run of a log: the file's, or the folder's where the file's is everybody's."""
-    name = path.name.removesuffix(".gz")
+    name = log_name(path)
     stem = name.rsplit(".", 1)[0] or name
     if path.is_dir():
         stem = path.resolve().name

@@ -89,8 +89,8 @@ def mark_of(item: Item) -> int:
 class Stream:
     """Takes the items of one log, which may be in several parts: a rotated file and what came after it.
 
-    What was sent is known by what the server says of it: the part, by its first item, and the number of items in it.
-    A step that goes back is another attempt, with a writer of its own.
+    Each part has a writer of its own, known by its first item, and so has each attempt in it: a step that goes back
+    is another one. What was sent is known by what the server says of the writer.
     """
 
     def __init__(
@@ -120,11 +120,13 @@ class Stream:
         self._generation = generation
         self._now_ns = now_ns
         self._resume = resume
-        self._first: int | None = None
+        self._first = 0
+        self._current = 0
         self._part: int | None = None
         self._items = 0
         self._crc = 0
         self._begun = 0
+        self._newest = self._newest_before = -1
         self._course = Course(log_format.late, scattered=log_format is TENSORBOARD_EVENTS)
         self._line: Line | None = None
         self._bodies = Bodies(alone=alone)
@@ -146,15 +148,24 @@ class Stream:
     def begin_part(self) -> None:
         """What comes next is in another file."""
         self._part, self._items, self._crc = None, 0, 0
+        self._newest_before = self._newest
 
     def take(self, item: Item) -> None:
         """The next item. Raises ``ChannelError``, and ``DivergedError`` when the server has something else."""
         mark = mark_of(item)
-        if self._part is None:
+        fresh = self._part is None
+        if fresh:
             self._part = mark
-            self._first = mark if self._first is None else self._first
         if self._line is None:
-            self._begin()
+            self._begin(mark, self._attempt)
+            fresh = False
+        if isinstance(item, Row):
+            if item.step < self._newest_before and self._format is not TENSORBOARD_EVENTS:
+                # Within a file the reader knows better: several writers may share it.
+                item.restart = True
+                self._newest = -1
+            self._newest_before = -1
+            self._newest = max(self._newest, item.step)
         self._items += 1
         self._crc = zlib.crc32(mark.to_bytes(4, "little"), self._crc)
         if isinstance(item, Reading) and item.values:
@@ -162,13 +173,16 @@ class Stream:
         else:
             self._moments(self._course.take(item))
         self._look()
-        if self._course.begins_anew():
-            if self._have:
-                raise DivergedError
+        anew = self._course.begins_anew()
+        if anew and self._have and not fresh:
+            raise DivergedError
+        if anew or fresh:
             self.flush()
-            self._virtual_s = 0.0
-            self._begin()
+            # A part has a writer of its own: it is known again when those before it are gone.
+            self._begin(mark if fresh else None, 0 if anew else self._current)
             self._look()
+        if anew:
+            self._virtual_s = 0.0
         if len(self._pieces) >= _PIECES or self._size >= _VALUES:
             self.flush()
 
@@ -183,6 +197,14 @@ class Stream:
         self._moments(self._course.finish(), held=True)
         if self.progress is Progress.SENDING:
             self.flush()
+
+    def supersede(self) -> None:
+        """The log went on otherwise: whoever comes later must not take it for this one."""
+        if self.progress is Progress.SENDING:
+            self.flush()
+            assert self._line is not None
+            for batch in self._bodies.encode([Piece({"over": True, "past": True})], self._line.max_block_bytes):
+                self._line.send(batch)
 
     def flush(self) -> None:
         """Send what is complete."""
@@ -199,19 +221,25 @@ class Stream:
 
     # Writers
 
-    def _begin(self) -> None:
-        """The next attempt; what the server has of it already is passed over."""
+    def _begin(self, first: int | None, attempt: int) -> None:
+        """The next writer, of the part that begins with ``first`` or of the next attempt in the same; what the server
+        has of it already is passed over."""
+        if first is not None:
+            self._first, self._begun = first, 0
         name = f"{self._key}/{self._first}/{self._begun}/{self._generation}"
         writer = hashlib.sha256(name.encode()).hexdigest()[:32]
-        self._line = self._opener(writer, self._attempt if self._begun == 0 else 0)
+        self._line = self._opener(writer, attempt)
         self._begun += 1
         self._bodies = Bodies(alone=self._alone)
         welcome = self._line.welcome()
         if welcome is None:
             return
+        self._current = welcome.attempt
         if welcome.attempt not in self.counts.attempts:
             self.counts.attempts.append(welcome.attempt)
         self._have = dict(welcome.read) if self._resume else {}
+        if self._have.get("over"):
+            raise DivergedError
         if self._have:
             self._alone = bool(self._have.get("samples"))
             self._bodies = Bodies(alone=self._alone)

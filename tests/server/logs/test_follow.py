@@ -105,6 +105,36 @@ def test_what_was_followed_is_known_to_an_import(
     assert log_server.figures("both") == {"loss": 22, "lr": 22}
 
 
+def test_rotated_while_nobody_followed(
+    follows: Follows, log_server: LogServer, imports: Callable[..., Any], tmp_path: Path
+) -> None:
+    """After a rotation and a restart of either kind nothing is there twice, and what was missed can be imported."""
+    file = tmp_path / "trainer_log.jsonl"
+    file.write_text(lines(10, 100))
+    one = follows(file, "away")
+    log_server.wait("away", 10)
+    file.rename(tmp_path / "trainer_log.jsonl.1")
+    append(file, lines(110, 150))
+    log_server.wait("away", 15)
+    one.end()
+    append(file, lines(160, 200))
+    one = follows(file, "away")
+    log_server.wait("away", 20)
+    one.end()
+    one = follows(file, "away")
+    append(file, lines(210, 220))
+    log_server.wait("away", 22)
+    one.end()
+    append(file, lines(230, 250))
+    rotated = tmp_path / "trainer_log.jsonl.2.gz"
+    rotated.write_bytes(gzip.compress(file.read_bytes()))
+    answer = imports(rotated, "--run", "away", "--json")
+    assert [(f["state"], f["records"]) for f in answer.json["files"]] == [("grown", 3)]
+    assert [step for step, _ in log_server.series("away")["loss"]] == list(range(10, 260, 10))
+    assert log_server.figures("away") == {"loss": 25, "lr": 25}
+    assert [attempt["n"] for attempt in log_server.ask("away")["attempts"]] == [1]
+
+
 @pytest.mark.parametrize("how", ["rename", "copytruncate"])
 def test_rotation(how: str, follows: Follows, log_server: LogServer, tmp_path: Path) -> None:
     file = tmp_path / "trainer_log.jsonl"
@@ -185,8 +215,7 @@ def test_a_folder_of_events_gets_another_file(follows: Follows, log_server: LogS
             for step in range(first, first + 50):
                 writer.add_scalar("train/loss", 2.0 - step / 100, step)
                 writer.add_scalar("train/learning_rate", 1e-5, step)
-            writer.flush()
-            found = log_server.wait("events", first + 50)
+        found = log_server.wait("events", first + 50)
     assert steps(found) == list(range(100))
     one.end()
     follows(folder, "events").end()
@@ -226,7 +255,7 @@ def test_only_what_is_new_is_told(follows: Follows, log_server: LogServer, tmp_p
     alerts = [a for a in log_server.run("told")["alerts"] if a["kind"] == "nonfinite"]
     assert [(a["first_step"], a["detail"].get("imported", False)) for a in alerts] == [(310, True), (610, False)]
     events = log_server.get("/api/v1/deliveries")
-    assert {event["alert_id"] for event in events} == {alerts[1]["id"]}
+    assert {event["alert"] for event in events} == {alerts[1]["id"]}
     log_server.delete(f"/api/v1/endpoints/{made['id']}")
 
 
@@ -245,7 +274,7 @@ def test_standard_input_is_passed_on_as_it_is(follows: Follows, log_server: LogS
     one.thread.join(DEADLINE_S)
     assert not one.thread.is_alive()
     wanted = log_server.run("input")
-    assert wanted["scalars"]["loss"]["n"] > 5
+    assert wanted["scalars"]["loss"]["n"] == 4
     assert list((tmp_path / "spool").iterdir()) == []
     for descriptor in (source, drain, target):
         os.close(descriptor)
@@ -263,7 +292,7 @@ def test_a_server_that_is_gone_does_not_hold_up_standard_input(follows: Follows,
     os.close(feed)
     one.thread.join(DEADLINE_S)
     assert not one.thread.is_alive()
-    assert one.follower.left > 5
+    assert one.follower.left >= 4
     assert [path for path in (tmp_path / "spool").rglob("*") if path.stat().st_size > 1000]
     for descriptor in (source, target):
         os.close(descriptor)
