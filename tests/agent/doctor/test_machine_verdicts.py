@@ -253,7 +253,8 @@ def test_a_wider_slot_than_the_card_is_no_mistake(machine: FakeMachine) -> None:
 @pytest.mark.parametrize("nonsense", ["N/A", "-1", "65535", "", "Unknown"])
 def test_values_that_mean_not_available(machine: FakeMachine, nonsense: str) -> None:
     write(machine.device(0), current_link_speed=nonsense, mem_info_vram_total=nonsense, gpu_busy_percent=nonsense)
-    write(machine.device(0), max_link_width=nonsense, current_link_width=nonsense)
+    write(machine.device(0), max_link_width=nonsense, max_link_speed=nonsense)
+    write(machine.device(1), current_link_width=nonsense, current_compute_partition=nonsense)
     assert machine.bad() == []
 
 
