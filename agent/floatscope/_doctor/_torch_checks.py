@@ -57,7 +57,7 @@ def _beside_rocm_torch(machine: Machine, hip: str) -> Iterator[Verdict]:
             yield warning(
                 "rocm",
                 f"torch was built with HIP {hip}, the system has ROCm {machine.rocm}",
-                "torch's wheel brings libraries of its own; an extension compiled here is linked with the system's, and "
+                "torch's wheel brings libraries of its own; an extension compiled here is linked with the system's; "
                 "two major releases in one process crash or give wrong results",
                 f"install the torch wheel for ROCm {machine.rocm}, or that ROCm's release {own}",
             )
