@@ -31,6 +31,18 @@ def test_a_clean_configuration_adds_no_bad_news(tmp_path: Path, capsys: pytest.C
     assert "train.yaml: llamafactory" in capsys.readouterr().out
 
 
+def test_the_doctor_knows_what_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    def said() -> list[str]:
+        capsys.readouterr()
+        _cli.main(["doctor", "--json"])
+        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+        return [verdict["status"] for verdict in verdicts if verdict["item"] == "selftest"]
+
+    assert said() == []
+    assert _cli.main(["selftest"]) == 0
+    assert said() == ["ok"]
+
+
 @pytest.mark.parametrize(("name", "text"), [("missing.yaml", None), ("other.yaml", "a: 1"), ("list.json", "[]")])
 def test_what_cannot_be_judged_is_exit_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None

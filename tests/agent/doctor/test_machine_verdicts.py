@@ -157,6 +157,7 @@ def test_packages_that_break_a_rocm_torch(machine: FakeMachine, tmp_path: Path) 
         ({"HIP_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES", "hides all 2 cards"),
         ({"ROCR_VISIBLE_DEVICES": "-1"}, "ROCR_VISIBLE_DEVICES", "hides all 2 cards"),
         ({"CUDA_VISIBLE_DEVICES": "7"}, "CUDA_VISIBLE_DEVICES", "card 7 does not exist"),
+        ({"HIP_VISIBLE_DEVICES": "0,2"}, "HIP_VISIBLE_DEVICES", "card 2 does not exist"),
         ({"HIP_VISIBLE_DEVICES": "0,0"}, "HIP_VISIBLE_DEVICES", "named twice"),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, "masks", "is none of them"),
         ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, "masks", "that ROCR has left"),
