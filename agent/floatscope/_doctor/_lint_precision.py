@@ -150,7 +150,7 @@ def _fp8(values: Mapping[str, Any], chips: Sequence[str]) -> Iterator[Verdict]:
             yield wrong(
                 "fp8",
                 "true, fp16 true",
-                "what is not FP8 then runs in FP16 without a loss scaler",
+                "two precisions are asked for, and accelerate takes one: which, its release decides",
                 "bf16: true instead of fp16",
             )
         if values.get("quantization_bit") is not None:

@@ -63,6 +63,18 @@ def test_the_worst_comes_first() -> None:
     assert (exit_status(verdicts), exit_status(verdicts[:1]), exit_status([])) == (1, 0, 0)
 
 
+def test_a_terminal_is_not_driven_by_somebodys_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(changed('"learn\\e[2J\\n": "\\e]0;owned\\a"', f"other: {'x' * 5000}"))
+    assert _cli.main(["doctor", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "learn?[2J?" in out
+    assert all(line.isprintable() and len(line) < 400 for line in out.splitlines())
+    path.write_text('a: !<"\x1b[2J"> 1\n')
+    assert _cli.main(["doctor", str(path)]) == 2
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
+
+
 def test_torch_says_what_it_is() -> None:
     torch, broken = import_torch()
     assert broken is None
