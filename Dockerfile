@@ -6,7 +6,7 @@ COPY agent agent
 COPY server server
 COPY web web
 RUN python -m venv /opt/floatscope \
-    && /opt/floatscope/bin/pip install --no-cache-dir ".[server]" \
+    && /opt/floatscope/bin/pip install --no-cache-dir ".[server,postgres]" \
     && /opt/floatscope/bin/pip uninstall --yes pip setuptools
 
 FROM python:3.12-slim

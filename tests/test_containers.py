@@ -33,7 +33,11 @@ def services() -> dict[str, Any]:
     return parsed
 
 
-@pytest.mark.parametrize("profile", [[], ["--profile", "rocm"]])
+@pytest.mark.parametrize(
+    "profile",
+    [[], *(["--profile", name] for name in ("rocm", "cpu", "postgres"))],
+    ids=lambda words: "".join(words[1:]),
+)
 def test_compose_takes_the_file_without_a_word(profile: list[str]) -> None:
     answer = compose(*profile, "config", "--quiet")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
@@ -49,6 +53,36 @@ def test_compose_refuses_a_wrong_file(tmp_path: Path) -> None:
 
 def test_only_the_server_starts_by_default() -> None:
     assert compose("config", "--services").stdout.split() == ["server"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "services"),
+    [("rocm", {"server", "trainer"}), ("cpu", {"server", "trainer-cpu"}), ("postgres", {"server", "postgres"})],
+)
+def test_each_profile_starts_its_services(profile: str, services: set[str]) -> None:
+    assert set(compose("--profile", profile, "config", "--services").stdout.split()) == services
+
+
+def test_the_server_waits_for_the_database_that_it_is_given() -> None:
+    address = "postgresql://floatscope:secret@postgres/floatscope"
+    answer = compose(
+        "--profile", "postgres", "config", "--format", "json", FLOATSCOPE_DB=address, POSTGRES_PASSWORD="secret"
+    )
+    found = json.loads(answer.stdout)["services"]
+    assert found["server"]["environment"]["FLOATSCOPE_DB"] == address
+    assert found["server"]["depends_on"]["postgres"] == {"condition": "service_healthy", "required": False}
+    assert found["postgres"]["environment"]["POSTGRES_PASSWORD"] == "secret"
+    assert not found["postgres"].get("ports")
+    assert found["postgres"]["volumes"][0]["target"] == "/var/lib/postgresql/data"
+    assert "postgres" in (ROOT / "Dockerfile").read_text().partition("pip install")[2]
+
+
+def test_the_example_without_a_card_is_confined_and_asks_for_none() -> None:
+    answer = compose("--profile", "cpu", "config", "--format", "json")
+    trainer = json.loads(answer.stdout)["services"]["trainer-cpu"]
+    assert "--device=cpu" in trainer["command"]
+    assert "devices" not in trainer
+    assert (trainer["read_only"], trainer["cap_drop"]) == (True, ["ALL"])
 
 
 def test_ports_are_published_on_this_machine_only(services: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ def test_wheel_holds_agent_server_page_and_migrations(artefacts: Path) -> None:
         names = set(wheel.namelist())
     assert {
         "floatscope/__init__.py",
+        "floatscope/_doctor/keys.json",
         "floatscope/_stats/cpu.c",
         "floatscope/py.typed",
         "floatscope/wire.py",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from sqlmodel import col, func, select
+from sqlmodel import Session, col, func, select
 
+from floatscope_server.alerts.models import Alert, Delivery
 from floatscope_server.models import Run
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
 from floatscope_server.store.lifecycle import STATES
 
 __all__ = ["router"]
+
+SEVERITIES = ("info", "warning", "critical")
+DELIVERY_STATES = ("pending", "leased", "failed", "ok", "dead")
 
 router = APIRouter(tags=["server"])
 
@@ -22,14 +26,31 @@ async def healthz(services: Running) -> Response:
     return JSONText({"status": "ok" if healthy else "the store cannot be written"}, status_code=200 if healthy else 503)
 
 
+def _counts(session: Session) -> dict[str, dict[str, int]]:
+    """Rows by the value of one column."""
+    runs = select(Run.state, func.count(col(Run.id))).group_by(Run.state)
+    alerts = select(Alert.severity, func.count(col(Alert.id))).where(Alert.state == "firing").group_by(Alert.severity)
+    deliveries = select(Delivery.state, func.count(col(Delivery.id))).group_by(Delivery.state)
+    return {
+        "runs": dict(session.exec(runs).all()),
+        "alerts": dict(session.exec(alerts).all()),
+        "deliveries": dict(session.exec(deliveries).all()),
+    }
+
+
 @router.get("/metrics")
 async def metrics(services: Running) -> Response:
     """Figures of this server in the Prometheus text format."""
-    counts = select(Run.state, func.count(col(Run.id))).group_by(Run.state)
-    states = dict(await services.answer(lambda session: session.exec(counts).all()))
+    counted = await services.answer(_counts)
     counters, intake, viewers = services.store.counters, services.intake, tuple(services.live.viewers)
-    lines = ["# HELP floatscope_runs Runs by state.", "# TYPE floatscope_runs gauge"]
-    lines += [f'floatscope_runs{{state="{state}"}} {states.get(state, 0)}' for state in STATES]
+    lines: list[str] = []
+    for name, label, text, known in (
+        ("runs", "state", "Runs by state.", STATES),
+        ("alerts", "severity", "Alerts that fire.", SEVERITIES),
+        ("deliveries", "state", "Deliveries of webhooks that are kept.", DELIVERY_STATES),
+    ):
+        lines += [f"# HELP floatscope_{name} {text}", f"# TYPE floatscope_{name} gauge"]
+        lines += [f'floatscope_{name}{{{label}="{value}"}} {counted[name].get(value, 0)}' for value in known]
     for name, kind, text, value in (
         ("commits_total", "counter", "Transactions of telemetry.", counters.commits),
         ("failed_commits_total", "counter", "Transactions that were rolled back.", counters.failed_commits),

@@ -8,6 +8,7 @@ from typing import Any
 
 from floatscope._chips import fp8_of
 from floatscope._doctor._keys import closest
+from floatscope._doctor._lint_trainer import full_adam
 from floatscope._doctor._verdict import Verdict, ok, warning, wrong
 from floatscope._formats import formats
 
@@ -79,7 +80,7 @@ def _conflicts(values: Mapping[str, Any], zero3: bool) -> Iterator[Verdict]:
         )
     if pure and zero3:
         yield wrong("pure_bf16", "true with ZeRO-3", f"incompatible: {_REFUSES}", "bf16: true instead of pure_bf16")
-    if pure and values.get("finetuning_type") == "full" and not values.get("optim"):
+    if pure and full_adam(values) and not values.get("optim"):
         yield warning(
             "pure_bf16",
             "true, finetuning_type full",
@@ -149,7 +150,7 @@ def _fp8(values: Mapping[str, Any], chips: Sequence[str]) -> Iterator[Verdict]:
             yield wrong(
                 "fp8",
                 "true, fp16 true",
-                "what is not FP8 then runs in FP16 without a loss scaler",
+                "two precisions are asked for, and accelerate takes one: which, its release decides",
                 "bf16: true instead of fp16",
             )
         if values.get("quantization_bit") is not None:

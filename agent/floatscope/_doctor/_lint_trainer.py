@@ -9,7 +9,7 @@ from floatscope._doctor._keys import closest, known
 from floatscope._doctor._published import NOT_KEYS, scaler_checks, unknown
 from floatscope._doctor._verdict import Verdict, warning, wrong
 
-__all__ = ["key_checks", "number", "schedule_checks"]
+__all__ = ["full_adam", "key_checks", "number", "schedule_checks"]
 
 _RENAMED = {
     "evaluation_strategy": "eval_strategy",
@@ -35,6 +35,12 @@ def number(values: Mapping[str, Any], key: str) -> float | None:
     """``values[key]`` if it is a number."""
     value = values.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def full_adam(values: Mapping[str, Any]) -> bool:
+    """Whether Adam itself moves every weight: GaLore, APOLLO and BAdam have rates and precisions of their own."""
+    own = any(values.get(key) is True for key in ("use_galore", "use_apollo", "use_badam"))
+    return values.get("finetuning_type") == "full" and not own
 
 
 def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> Iterator[Verdict]:
@@ -111,7 +117,7 @@ def _learning_rate(values: Mapping[str, Any]) -> Iterator[Verdict]:
         yield wrong("learning_rate", value, "nothing is learnt at it", "learning_rate: 1.0e-4")
     elif rate is not None and rate > 1e-2:
         yield warning("learning_rate", value, "transformers diverge at this rate with Adam", "learning_rate: 1.0e-4")
-    elif rate is not None and rate > 5e-5 and values.get("finetuning_type") == "full":
+    elif rate is not None and rate > 5e-5 and full_adam(values):
         yield warning(
             "learning_rate",
             value,

@@ -24,6 +24,9 @@ _XGMI = "11"
 """Type of a KFD link, HSA_IOLINKTYPE_XGMI."""
 _ECC_BIT = 26
 """HSA_CAP_SRAM_EDCSUPPORTED in the kernel's kfd_topology.h"""
+_MOST_LANES = 32
+_FASTEST = 128.0
+"""GT/s, of PCI Express 7.0"""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _COMPILED_FOR_ONE_VENDOR = ("flash_attn", "bitsandbytes", "xformers", "transformer_engine")
 
@@ -155,8 +158,8 @@ def _cards(sys: Path) -> Iterator[Card]:
             gfx=gfx_name(version) if version else None,
             vram_bytes=_whole(device / "mem_info_vram_total"),
             busy_percent=None if busy is None else float(busy),
-            compute_partition=_text(device / "current_compute_partition"),
-            memory_partition=_text(device / "current_memory_partition"),
+            compute_partition=_mode(device / "current_compute_partition"),
+            memory_partition=_mode(device / "current_memory_partition"),
             links=tuple(_links(device)),
             xgmi_peers=int(first.get("xgmi_peers", 0)),
             hive=int(first.get("hive_id", 0)),
@@ -193,16 +196,27 @@ def _links(device: Path) -> Iterator[Link]:
             return
         yield Link(
             address=hop.name,
-            width=_whole(hop / "current_link_width"),
-            max_width=_whole(hop / "max_link_width"),
+            width=_lanes(hop / "current_link_width"),
+            max_width=_lanes(hop / "max_link_width"),
             speed=_speed(hop / "current_link_speed"),
             max_speed=_speed(hop / "max_link_speed"),
         )
 
 
+def _mode(path: Path) -> str | None:
+    text = _text(path)
+    return text if text is not None and re.fullmatch(r"[A-Z]PX|NPS[1248]", text) else None
+
+
+def _lanes(path: Path) -> int | None:
+    # 255 and 65535 are what the kernel reads from a device that does not answer.
+    width = _whole(path)
+    return width if width is not None and width <= _MOST_LANES else None
+
+
 def _speed(path: Path) -> float | None:
     match = _NUMBER.match(_text(path) or "")
-    return float(match[0]) if match else None
+    return float(match[0]) if match and float(match[0]) <= _FASTEST else None
 
 
 def _device_files(dev: Path, user: int, groups: tuple[int, ...]) -> Iterator[DeviceFile]:

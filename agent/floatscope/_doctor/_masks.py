@@ -38,7 +38,8 @@ def mask_checks(machine: Machine) -> Iterator[Verdict]:
         return
     cards = sum(max(card.nodes, 1) for card in machine.cards)
     for name, text in masks.items():
-        yield from _one(name, text, cards)
+        # Behind ROCR_VISIBLE_DEVICES the others count what that left, which the verdict on both says.
+        yield from _one(name, text, cards, of_machine=name == _ROCR or _ROCR not in masks)
     if _HIP in masks and _ROCR in masks:
         yield _stacked(masks[_HIP], masks[_ROCR])
     if _HIP in masks and _CUDA in masks and _entries(masks[_HIP]) != _entries(masks[_CUDA]):
@@ -50,27 +51,22 @@ def mask_checks(machine: Machine) -> Iterator[Verdict]:
         )
 
 
-def _one(name: str, text: str, cards: int) -> Iterator[Verdict]:
+def _one(name: str, text: str, cards: int, *, of_machine: bool) -> Iterator[Verdict]:
     entries = _entries(text)
     if not entries and cards:
         yield wrong(name, repr(text), f"it hides all {cards} cards", f"unset {name}, or list the cards to use: 0,1")
     beyond = [entry for entry in entries if entry.isdecimal() and int(entry) >= cards > 0]
-    # Behind ROCR_VISIBLE_DEVICES the others count what that left, which the verdict on both says.
-    if (beyond and name == _ROCR) or (beyond and len(beyond) == len(entries)):
-        yield _beyond(name, text, beyond, cards)
+    if beyond and of_machine:
+        yield wrong(
+            name,
+            repr(text),
+            f"card {', '.join(beyond)} does not exist: there are {cards}, counted from 0, and later ones are dropped",
+            f"list numbers below {cards}",
+        )
     if len(set(entries)) < len(entries):
         yield wrong(
             name, repr(text), "a card is named twice; the runtime drops the list from there on", "name each card once"
         )
-
-
-def _beyond(name: str, text: str, beyond: list[str], cards: int) -> Verdict:
-    return wrong(
-        name,
-        repr(text),
-        f"card {', '.join(beyond)} does not exist: there are {cards}, counted from 0, and entries after it are dropped",
-        f"list numbers below {cards}",
-    )
 
 
 def _stacked(hip: str, rocr: str) -> Verdict:

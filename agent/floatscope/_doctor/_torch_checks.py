@@ -54,11 +54,11 @@ def _beside_rocm_torch(machine: Machine, hip: str) -> Iterator[Verdict]:
     if machine.rocm is not None:
         own, system = hip.split(".")[0], machine.rocm.split(".")[0]
         if own != system:
-            yield wrong(
+            yield warning(
                 "rocm",
                 f"torch was built with HIP {hip}, the system has ROCm {machine.rocm}",
-                "libraries of two major releases in one process (RCCL, hipBLASLt, extensions compiled here) crash or "
-                "give wrong results",
+                "torch's wheel brings libraries of its own; an extension compiled here is linked with the system's; "
+                "two major releases in one process crash or give wrong results",
                 f"install the torch wheel for ROCm {machine.rocm}, or that ROCm's release {own}",
             )
         else:

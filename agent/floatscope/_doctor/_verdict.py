@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-__all__ = ["Status", "Verdict", "as_json", "exit_status", "ok", "table", "warning", "wrong"]
+__all__ = ["Status", "Verdict", "as_json", "exit_status", "ok", "printable", "table", "warning", "wrong"]
+
+_LONGEST = 300
+_WIDEST = 40
 
 Status = Literal["ok", "warning", "wrong"]
 
@@ -50,9 +53,16 @@ def as_json(verdicts: Iterable[Verdict]) -> list[dict[str, str]]:
 def table(verdicts: Sequence[Verdict]) -> str:
     """For a terminal, the worst first; of each group the order is kept."""
     rank = {"wrong": 0, "warning": 1, "ok": 2}
-    width = max((len(verdict.item) for verdict in verdicts), default=0)
+    width = min(max((len(verdict.item) for verdict in verdicts), default=0), _WIDEST)
     lines = []
     for verdict in sorted(verdicts, key=lambda verdict: rank[verdict.status]):
-        lines.append(f"{verdict.status:<8} {verdict.item:<{width}}  {verdict.value}")
-        lines += [f"{'':9}{label}: {text}" for label, text in (("why", verdict.why), ("fix", verdict.fix)) if text]
+        lines.append(f"{verdict.status:<8} {printable(verdict.item):<{width}}  {printable(verdict.value)}")
+        reasons = (("why", verdict.why), ("fix", verdict.fix))
+        lines += [f"{'':9}{label}: {printable(text)}" for label, text in reasons if text]
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, without what would drive a terminal: items and values come from files of others."""
+    line = "".join(character if character.isprintable() else "?" for character in text[: _LONGEST + 1])
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

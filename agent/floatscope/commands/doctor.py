@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse(problem: Exception) -> int:
-    print(f"floatscope doctor: {problem}", file=sys.stderr)
+    from floatscope._doctor._verdict import printable
+
+    print(f"floatscope doctor: {printable(str(problem))}", file=sys.stderr)
     return 2
 
 

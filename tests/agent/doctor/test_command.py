@@ -31,6 +31,18 @@ def test_a_clean_configuration_adds_no_bad_news(tmp_path: Path, capsys: pytest.C
     assert "train.yaml: llamafactory" in capsys.readouterr().out
 
 
+def test_the_doctor_knows_what_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    def said() -> list[str]:
+        capsys.readouterr()
+        _cli.main(["doctor", "--json"])
+        verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+        return [verdict["status"] for verdict in verdicts if verdict["item"] == "selftest"]
+
+    assert said() == []
+    assert _cli.main(["selftest"]) == 0
+    assert said() == ["ok"]
+
+
 @pytest.mark.parametrize(("name", "text"), [("missing.yaml", None), ("other.yaml", "a: 1"), ("list.json", "[]")])
 def test_what_cannot_be_judged_is_exit_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None
@@ -49,6 +61,18 @@ def test_the_worst_comes_first() -> None:
     lines = table(verdicts).splitlines()
     assert [line.split()[0] for line in lines] == ["wrong", "why:", "fix:", "warning", "why:", "fix:", "ok"]
     assert (exit_status(verdicts), exit_status(verdicts[:1]), exit_status([])) == (1, 0, 0)
+
+
+def test_a_terminal_is_not_driven_by_somebodys_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(changed('"learn\\e[2J\\n": "\\e]0;owned\\a"', f"other: {'x' * 5000}"))
+    assert _cli.main(["doctor", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "learn?[2J?" in out
+    assert all(line.isprintable() and len(line) < 400 for line in out.splitlines())
+    path.write_text('a: !<"\x1b[2J"> 1\n')
+    assert _cli.main(["doctor", str(path)]) == 2
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
 
 
 def test_torch_says_what_it_is() -> None:

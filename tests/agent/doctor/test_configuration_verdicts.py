@@ -88,6 +88,16 @@ def test_a_mistake_in_llamafactory(judge: Judge, lines: list[str], item: str, fi
     assert len(found) == 1 + (len(lines) == 3 and "fp16: true" in lines), found
 
 
+def test_galore_has_rates_and_precisions_of_its_own(judge: Judge) -> None:
+    lines = ["finetuning_type: full", "pure_bf16: true", "use_galore: true"]
+    assert judge("train.yaml", changed(*lines, drop="bf16")) == {}
+    assert set(judge("train.yaml", changed(*lines[:2], drop="bf16"))) == {"learning_rate", "pure_bf16"}
+
+
+def test_a_share_as_warmup_steps_is_what_transformers_5_takes(judge: Judge) -> None:
+    assert judge("train.yaml", changed("warmup_steps: 0.1", "max_steps: 100")) == {}
+
+
 def test_no_precision_at_all(judge: Judge) -> None:
     assert judge("train.yaml", changed(drop="bf16"))["bf16"].value == "not set"
 

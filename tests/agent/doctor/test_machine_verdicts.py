@@ -157,6 +157,7 @@ def test_packages_that_break_a_rocm_torch(machine: FakeMachine, tmp_path: Path) 
         ({"HIP_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES", "hides all 2 cards"),
         ({"ROCR_VISIBLE_DEVICES": "-1"}, "ROCR_VISIBLE_DEVICES", "hides all 2 cards"),
         ({"CUDA_VISIBLE_DEVICES": "7"}, "CUDA_VISIBLE_DEVICES", "card 7 does not exist"),
+        ({"HIP_VISIBLE_DEVICES": "0,2"}, "HIP_VISIBLE_DEVICES", "card 2 does not exist"),
         ({"HIP_VISIBLE_DEVICES": "0,0"}, "HIP_VISIBLE_DEVICES", "named twice"),
         ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, "masks", "is none of them"),
         ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, "masks", "that ROCR has left"),
@@ -253,7 +254,8 @@ def test_a_wider_slot_than_the_card_is_no_mistake(machine: FakeMachine) -> None:
 @pytest.mark.parametrize("nonsense", ["N/A", "-1", "65535", "", "Unknown"])
 def test_values_that_mean_not_available(machine: FakeMachine, nonsense: str) -> None:
     write(machine.device(0), current_link_speed=nonsense, mem_info_vram_total=nonsense, gpu_busy_percent=nonsense)
-    write(machine.device(0), max_link_width=nonsense, current_link_width=nonsense)
+    write(machine.device(0), max_link_width=nonsense, max_link_speed=nonsense)
+    write(machine.device(1), current_link_width=nonsense, current_compute_partition=nonsense)
     assert machine.bad() == []
 
 
