@@ -54,41 +54,33 @@ def closing() -> nn.Module:
 
         def closure(step: int = step) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = model(batch(step)).square().mean()
+            loss: torch.Tensor = model(batch(step)).square().mean()
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return model
 
 
 def scaled(*, fused: bool = False, overflows: tuple[int, ...] = (1, 3)) -> nn.Module:
     model = network()
+    last = model.get_parameter("2.weight")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(5):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = model(batch(step))
-        if step in overflows:
-            # Infinite as scaled, in the last layer alone.
-            model[2].weight.register_hook(_Overflow(model[2].weight))
-        scaler.scale(out.float().square().mean()).backward()  # type: ignore[no-untyped-call]
+        # Infinite as scaled, in the last layer alone.
+        infinite = [last.register_hook(lambda gradient: gradient * math.inf)] if step in overflows else []  # type: ignore[no-untyped-call]
+        scaler.scale(out.float().square().mean()).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        for hook in list(model[2].weight._backward_hooks or ()):
-            del model[2].weight._backward_hooks[hook]
+        for hook in infinite:
+            hook.remove()
     return model
-
-
-class _Overflow:
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self.parameter = parameter
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * math.inf
 
 
 def fused() -> nn.Module:
@@ -274,8 +266,9 @@ def test_adapters_that_are_added_later_are_seen(found: Found) -> None:
     first = torch.optim.SGD(model.parameters(), lr=0.01)
     model(batch(0)).mean().backward()
     first.step()
-    model.add_module("adapter", nn.Linear(1, 1))
-    second = torch.optim.SGD(model.adapter.parameters(), lr=0.01)
+    adapter = nn.Linear(1, 1)
+    model.add_module("adapter", adapter)
+    second = torch.optim.SGD(adapter.parameters(), lr=0.01)
     model(batch(1)).mean().backward()
     second.step()
     assert [set(sink.layers()) for sink in found.sinks] == [{"0", "2"}, {"0", "2", "adapter"}]
