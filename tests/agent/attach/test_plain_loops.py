@@ -300,6 +300,27 @@ def test_a_compiled_model_is_attached_to_before_it_is_compiled(found: Found) -> 
     torch.compiler.reset()
 
 
+def test_a_lazy_model_is_attached_to_once_it_has_a_shape(found: Found) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1]
+    assert found.sink.layers()["0"].parameters == 15
+
+
+def test_what_cannot_be_watched_is_said_and_the_training_goes_on(
+    found: Found, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("FLOATSCOPE_SERVER", "nonsense")
+        ordinary()
+    assert not found.scopes
+    (said,) = [record.message for record in caplog.records if "not attached" in record.message]
+    assert "expected http://HOST:PORT or https://HOST:PORT, got 'nonsense'; the program runs without telemetry" in said
+
+
 def test_the_global_hook_is_gone_once_the_model_is_found(found: Found) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
