@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # A machine whose Python already has the right torch (a ROCm image) keeps it: make demo VENV_FLAGS=--system-site-packages
 VENV_FLAGS ?=
+# Test files that run at the same time: make test WORKERS=8
+WORKERS ?= 2
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -43,7 +45,7 @@ demo: $(VENV)/.run ## a real training that really goes wrong, watched; DEMO='--s
 	$(BIN)/floatscope demo $(DEMO)
 
 test: setup ## every test that takes less than a minute
-	$(BIN)/python -m pytest -m 'not long' $(TESTS)
+	$(BIN)/python -m pytest -m 'not long' --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 test-long: setup ## the others
 	$(BIN)/python -m pytest -m long --timeout 3600 $(TESTS)

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import shlex
 import tomllib
@@ -212,12 +213,56 @@ def test_table_of_requests_is_right() -> None:
     routes = importlib.import_module("floatscope_server.auth").ROUTES
     known = {(method, re.sub(r"\{[^}]*\}", "{}", path)) for method, path in routes if path.startswith("/api/")}
     documented = set()
-    for row in table("docs/http-api.md", r"(GET|POST|DELETE).*"):
+    for row in table("docs/http-api.md", r"(GET|POST|DELETE|PATCH).*"):
         methods: list[str] = []
-        for word in re.findall(r"GET|POST|DELETE|PUT|/\S+", row[0].replace(",", " ")):
+        for word in re.findall(r"GET|POST|DELETE|PUT|PATCH|/\S+", row[0].replace(",", " ")):
             if word.startswith("/"):
                 documented |= {(method, re.sub(r"\{[^}]*\}", "{}", word)) for method in methods}
                 methods = []
             else:
                 methods.append(word)
     assert {entry for entry in documented if entry[1].startswith("/api/")} == known
+
+
+CHATS = ("slack", "discord", "teams", "feishu", "dingtalk", "wecom")
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_examples_of_chat_messages_are_what_is_sent(chat: str) -> None:
+    receivers = importlib.import_module("floatscope_server.alerts.receivers")
+    note = importlib.import_module("floatscope_server.alerts.receivers.note")
+    assert set(receivers.CHATS) == set(CHATS)
+    data = {
+        "run": "qwen-lora",
+        "kind": "nonfinite",
+        "severity": "critical",
+        "first_step": 20,
+        "layer": "model.layers.3.mlp.down_proj",
+        "rank": 1,
+        "message": "The loss is NaN at step 20. Lower the peak learning rate (learning_rate).",
+        "message_zh": "第 20 步损失为 NaN。请降低峰值学习率（learning_rate）。",
+        "run_url": "https://floatscope.example/#/run/qwen-lora",
+    }
+    items = note.items_of([{"type": "alert.firing", "data": data}])
+    told = [json.loads(block) for block in blocks(ROOT / "docs" / "chat.md", "json")]
+    language = "en" if chat in ("slack", "discord", "teams") else "zh"
+    assert receivers.CHATS[chat].body(note.Note(items, language)) in told
+    assert len(told) == len(CHATS)
+
+
+def test_the_pace_of_chats_is_as_documented() -> None:
+    receivers = importlib.import_module("floatscope_server.alerts.receivers")
+    rows = table("docs/chat.md", "|".join(CHATS))
+    assert {row[0]: float(row[1]) for row in rows} == {
+        name: pytest.approx(60 * chat.pace.per_s) for name, chat in receivers.CHATS.items()
+    }
+
+
+def test_endpoints_of_the_examples_are_accepted() -> None:
+    routes = importlib.import_module("floatscope_server.alerts.endpoint_routes")
+    words = [words for words in commands(ROOT / "docs" / "chat.md") if words[0] == "curl" and "-d" in words]
+    assert len(words) >= 6
+    for each in words:
+        body = json.loads(each[each.index("-d") + 1])
+        model = routes.EndpointChange if "PATCH" in each else routes.EndpointIn
+        model.model_validate(body)

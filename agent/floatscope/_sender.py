@@ -22,6 +22,7 @@ import floatscope
 from floatscope import wire
 from floatscope._conversation import Duties, Timing
 from floatscope._flight import FlightRecorder
+from floatscope._guard import Guard
 from floatscope._link import Link, Peer, backoff_delays, one_line
 from floatscope._log import counted, logger
 from floatscope._orders import Orders
@@ -36,6 +37,8 @@ from floatscope._spool._spooler import Spooler, SpoolPlace
 
 __all__ = ["Limits", "Sender", "SenderStats"]
 
+
+_judging = Guard("the machine was judged")
 
 _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
@@ -82,7 +85,8 @@ class SenderStats:
 class Sender:
     """A ``Sink`` that speaks protocol v1 to ``server_url`` (http://HOST:PORT).
 
-    ``token`` travels in the Authorization header only. ``config`` must be plain data. Raises ``ValueError`` for an
+    ``token`` travels in the Authorization header only. ``config`` must be plain data; what ``judge`` returns, called on
+    the sending thread, joins it as "doctor". Raises ``ValueError`` for an
     address or a configuration that cannot be used, ``NoThreadError`` without a thread; after that nothing raises. In a
     forked child the copy is inert.
     """
@@ -100,13 +104,15 @@ class Sender:
         timing: Timing | None = None,
         delays: Callable[[], Iterator[float]] | None = None,
         spool: SpoolPlace | None = None,
+        judge: Callable[[], object] | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
         self._orders = Orders()
         self._cost: wire.Cost | None = None
-        config = _plain(config or {})
+        self._judge = judge
+        self._config = config = _plain(config or {})
         agent = f"floatscope {floatscope.__version__}"
         self._queue, memory = self._empty_queues()
         self._spooler: Spooler | None = None
@@ -316,6 +322,9 @@ class Sender:
     # The sending thread
 
     def _talk(self) -> None:
+        if self._judge is not None:
+            with _judging:
+                self._config["doctor"] = _plain({"verdicts": self._judge()})["verdicts"]
         refused = self._link.run()
         if refused is not None:
             self._stop(

@@ -26,6 +26,7 @@ __all__ = ["description", "sender_for"]
 def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
     """One that speaks to the server of ``config``; ``NoThreadError`` where it cannot have threads."""
     from floatscope._devices import LocalDevices
+    from floatscope._doctor._attached import verdicts_of_this_process
     from floatscope._flight import FlightRecorder
     from floatscope._sender import Limits, Sender
     from floatscope._spool._spooler import SpoolPlace
@@ -53,6 +54,7 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
             max_steps=config.flight_recorder_steps, max_bytes=config.flight_recorder_bytes, rank=rank
         ),
         spool=place if config.spool_bytes else None,
+        judge=verdicts_of_this_process,
     )
 
 

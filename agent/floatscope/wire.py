@@ -293,6 +293,8 @@ class Welcome(_Struct, frozen=True, kw_only=True, tag="welcome"):
     heartbeat_s: float = 10.0
     max_block_bytes: int = MAX_BLOCK_BYTES
     max_in_flight: int = MAX_IN_FLIGHT
+    read: dict[str, str | int | float | bool | None] = {}
+    """Detail of the newest "read" event of this writer: how far in its file it was when ``last_seq`` was stored."""
 
 
 class Block(_Struct, frozen=True, kw_only=True, tag="block"):

@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import floatscope
-from floatscope_server import focus_routes, health, ingest, live_socket, page, retention_routes, session_routes
+from floatscope_server import audit, focus_routes, health, ingest, live_socket, page, retention_routes, session_routes
+from floatscope_server.alerts import delivery_routes, endpoint_routes, rule_routes, silence_routes
 from floatscope_server.alerts import routes as alert_routes
-from floatscope_server.alerts import rule_routes, silence_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.query import routes as query_routes
@@ -35,8 +35,11 @@ ROUTERS = (
     query_routes.router,
     window_routes.router,
     alert_routes.router,
+    endpoint_routes.router,
+    delivery_routes.router,
     rule_routes.router,
     silence_routes.router,
+    audit.router,
     focus_routes.router,
     retention_routes.router,
     session_routes.router,

@@ -62,6 +62,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("DELETE", "/api/v1/runs/{run}/retention"): "admin",
     ("GET", "/api/v1/alerts"): "read",
     ("POST", "/api/v1/alerts/{alert_id}/acknowledge"): "admin",
+    ("POST", "/api/v1/alerts/{alert_id}/resolve"): "admin",
     ("GET", "/api/v1/rules"): "read",
     ("PUT", "/api/v1/rules"): "admin",
     ("GET", "/api/v1/rules/presets"): "read",
@@ -73,11 +74,14 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("DELETE", "/api/v1/silences/{silence_id}"): "admin",
     ("GET", "/api/v1/endpoints"): "admin",
     ("POST", "/api/v1/endpoints"): "admin",
+    ("GET", "/api/v1/endpoints/types"): "admin",
+    ("PATCH", "/api/v1/endpoints/{endpoint_id}"): "admin",
     ("DELETE", "/api/v1/endpoints/{endpoint_id}"): "admin",
     ("POST", "/api/v1/endpoints/{endpoint_id}/secret"): "admin",
     ("POST", "/api/v1/endpoints/{endpoint_id}/test"): "admin",
     ("GET", "/api/v1/deliveries"): "read",
     ("POST", "/api/v1/deliveries/{delivery_id}/redeliver"): "admin",
+    ("GET", "/api/v1/audit"): "admin",
     ("WEBSOCKET", "/live/v1"): "read",
     ("WEBSOCKET", "/ingest/v1"): "ingest",
     ("POST", "/ingest/v1"): "ingest",
@@ -117,6 +121,7 @@ def _digest(secret: str) -> str:
 class _Grant:
     scope: str
     until: float
+    token: str
 
 
 class Gatekeeper:
@@ -140,7 +145,7 @@ class Gatekeeper:
             raise StoreError(str(error)) from error
         self._tokens = [(scope, _digest(token)) for scope, token in tokens]
         for row in self._store.write(self._synchronise):
-            self._sessions[row.hash] = _Grant(scope=row.scope, until=row.expires_at.timestamp())
+            self._sessions[row.hash] = _Grant(scope=row.scope, until=row.expires_at.timestamp(), token=row.token_hash)
 
     def _synchronise(self, session: DatabaseSession) -> list[Session]:
         now = utc(self._clock())
@@ -173,6 +178,16 @@ class Gatekeeper:
             return None
         return grant.scope
 
+    def actor(self, connection: HTTPConnection) -> str:
+        """Who asks, for the audit log: a token, or the one that opened the session, by the first digits of its hash."""
+        if self.mode == "local":
+            return "local"
+        kind, _, token = connection.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return f"token {_digest(token.strip())[:12]}"
+        grant = self._sessions.get(_digest(connection.cookies.get(COOKIE, "")))
+        return "nobody" if grant is None else f"token {grant.token[:12]}"
+
     def _scope_of_token(self, token: str) -> str | None:
         shown = _digest(token)
         found = None
@@ -201,7 +216,7 @@ class Gatekeeper:
             created_at=now,
             expires_at=now + timedelta(days=SESSION_DAYS),
         )
-        grant = _Grant(scope=scope, until=row.expires_at.timestamp())
+        grant = _Grant(scope=scope, until=row.expires_at.timestamp(), token=row.token_hash)
         digest = row.hash
 
         def write(session: DatabaseSession) -> None:

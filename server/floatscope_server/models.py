@@ -16,6 +16,7 @@ __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
+    "Audit",
     "DeviceFacts",
     "DumpPart",
     "Gap",
@@ -445,6 +446,20 @@ class DumpPart(SQLModel, table=True):
     last_step: int = Field(sa_type=BigInteger)
     created_at: datetime
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class Audit(SQLModel, table=True):
+    """A change that somebody made. ``actor``: "local" where the server asks for no token, else "token" and the first
+    digits of the hash of the one that was shown; ``action`` such as endpoint.add; ``subject``: what was changed."""
+
+    __tablename__ = "audit"
+
+    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
 
 class Token(SQLModel, table=True):

@@ -43,6 +43,7 @@ def serve(args: argparse.Namespace) -> int:
             data=Path(args.data) if args.data else None,
             db=args.db,
             token_file=Path(args.token_file) if args.token_file else None,
+            apprise_file=Path(args.apprise_file) if args.apprise_file else None,
             public_url=args.public_url,
             dump_bytes=args.dump_bytes,
             allowed_hosts=tuple(args.allowed_host) if args.allowed_host else None,
@@ -109,6 +110,6 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         app = create_app(settings)
         server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
         app.state.services.prepare()
-    except StoreError as error:
+    except (StoreError, ValueError) as error:
         return _fail(str(error))
     return 0 if server.serve_forever() else 2

@@ -15,7 +15,9 @@ from starlette.requests import HTTPConnection
 from floatscope_server.agents import Agents
 from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
+from floatscope_server.alerts.receivers.targets import Targets, read_targets
 from floatscope_server.auth import Gatekeeper
+from floatscope_server.database import utc
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.answers import Answers, Flights, Tagged
@@ -42,7 +44,8 @@ _READ_WAIT_S = 5.0
 
 
 class Services:
-    """Built without side effects; ``start`` opens the store and ``stop`` closes it."""
+    """Built without side effects; ``start`` opens the store and ``stop`` closes it. ``ValueError`` for a file of
+    targets that is not sound."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -59,7 +62,9 @@ class Services:
         self.keeper = Keeper(self.store)
         self.sealer.between = self.keeper.step
         self.reader.on_damaged = self.keeper.damaged
-        self.outbox = Outbox(self.store, settings)
+        addresses = {} if settings.apprise_file is None else read_targets(settings.apprise_file)
+        self.targets = Targets(addresses)
+        self.outbox = Outbox(self.store, settings, clock=lambda: utc(clock()), targets=self.targets)
         self.agents = Agents()
         self.gatekeeper = Gatekeeper(self.store, settings, clock=clock)
         self.intake = Intake(self.store, settings)

@@ -43,6 +43,10 @@ class Settings:
     webhook_allow: tuple[str, ...] = ()
     """Hosts and CIDRs that are not public and that webhooks may connect to all the same."""
 
+    apprise_file: Path | None = None
+    """Lines ``NAME ADDRESS``: targets that endpoints of the type apprise may name. They are reached by that library,
+    which connects by itself."""
+
     commit_interval_s: float = 0.02
     """Shortest time between two commits of telemetry, in seconds."""
 
@@ -168,14 +172,14 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
-        """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_PUBLIC_URL``,
-        ``_DUMP_BYTES``, ``_ALLOWED_HOSTS`` and ``_WEBHOOK_ALLOW`` (lists by commas); an override wins unless it is
-        None."""
+        """Settings from ``FLOATSCOPE_HOST``, ``_PORT``, ``_DATA``, ``_DB``, ``_TOKEN_FILE``, ``_APPRISE_FILE``,
+        ``_PUBLIC_URL``, ``_DUMP_BYTES``, ``_ALLOWED_HOSTS`` and ``_WEBHOOK_ALLOW`` (lists by commas); an override wins
+        unless it is None."""
         values: dict[str, object] = {}
         for name in ("host", "db", "public_url"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
                 values[name] = text
-        for name in ("data", "token_file"):
+        for name in ("data", "token_file", "apprise_file"):
             if text := environ.get(f"FLOATSCOPE_{name.upper()}"):
                 values[name] = Path(text)
         for name in ("port", "dump_bytes"):

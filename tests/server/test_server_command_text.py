@@ -30,6 +30,7 @@ def run(**parts: object) -> dict[str, Any]:
         "skipped_steps": [],
         "alerts": [],
         "gaps": [],
+        "config": {},
     }
     return empty | parts
 
@@ -129,3 +130,11 @@ def test_one_is_no_plural() -> None:
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     skipped = [{"step": i, "layer": None, "rank": 0} for i in range(21)]
     assert shown(skipped_steps=skipped)[-1] == "and 1 more skipped step"
+
+
+def test_what_the_doctor_found_is_said_where_it_is_bad_news() -> None:
+    fine = {"item": "driver", "status": "ok", "value": "amdgpu", "why": "", "fix": ""}
+    bad = {"item": "masks", "status": "warning", "value": "1", "why": "they stack", "fix": "unset one"}
+    said = [line for line in shown(config={"doctor": [fine, bad]}) if line.startswith("doctor")]
+    assert said == ["doctor, warning: masks 1: they stack; unset one"]
+    assert shown(config={"doctor": "?"}) == shown(config={"doctor": [1]}) == shown(config={})

@@ -5,6 +5,9 @@ ROCm libraries gets no device from AMD SMI. Only this package imports vendor lib
 """
 
 from floatscope._devices._allocator import AllocatorFigures, allocator_figures
+from floatscope._devices._count import smi_cards
+from floatscope._devices._figures import Unavailable
 from floatscope._devices._local import LocalDevices
+from floatscope._devices._sampler import in_time
 
-__all__ = ["AllocatorFigures", "LocalDevices", "allocator_figures"]
+__all__ = ["AllocatorFigures", "LocalDevices", "Unavailable", "allocator_figures", "in_time", "smi_cards"]

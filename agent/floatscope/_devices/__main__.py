@@ -12,6 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
+from floatscope._devices._count import count_cards
 from floatscope._devices._figures import Unavailable
 from floatscope._devices._lines import NoDevices, Sample, encode_line
 from floatscope._devices._sampler import Sampler
@@ -39,6 +42,7 @@ def main() -> None:
     parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help="where the kernel's files are")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between readings")
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds that one source may take")
+    parser.add_argument("--count", action="store_true", help="say how many cards AMD SMI shows, and end")
     options = parser.parse_args()
     # Ctrl-C goes to the whole terminal; the agent still wants readings while it says goodbye.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,6 +53,9 @@ def main() -> None:
     os.dup2(nowhere, 1)
     logging.disable(logging.CRITICAL)
     with contextlib.suppress(BrokenPipeError):
+        if options.count:
+            os.write(out, msgspec.json.encode(count_cards(options.sysfs, options.timeout)))
+            os._exit(0)
         _sample_until_parent_ends(out, options.sysfs, options.period, options.timeout)
     # No clean-up: vendor libraries are known to crash in theirs, and a reading that hangs would hold us.
     os._exit(0)

@@ -19,6 +19,7 @@ __all__ = [
     "Lost",
     "Silent",
     "gap_mark",
+    "is_past",
     "lost_since",
     "nbytes",
     "reach",
@@ -133,6 +134,11 @@ def reach(marks: Any, written: Any) -> int:  # noqa: ANN401 - rows of two querie
         return _ALL_STEPS
     newest = max((step for _, _, step in written), default=-1)
     return newest - min(marked.values(), default=-1) + WARM_UP_STEPS
+
+
+def is_past(observation: Observation) -> bool:
+    """Whether the block tells what a log already held when somebody began to read it."""
+    return any(event.kind == "read" and event.detail.get("past") is True for event in observation.body.events)
 
 
 def nbytes(observation: Observation) -> int:

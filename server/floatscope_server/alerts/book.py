@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from floatscope_server.alerts.later import with_later
@@ -32,6 +32,7 @@ class Entry:
     ``members`` are those for which the condition holds now, ``covered`` all it has ever held for; ``layers`` names the
     first of them that joined the leader. ``hits`` counts layers, or records where there is no layer. ``id`` is the row
     in the database once there is one, ``replaces`` the entry that this one took over from with a greater severity.
+    ``past``: it was found in what a log already held, and nobody is to be told.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Entry:
     hits: int = 1
     id: int | None = None
     replaces: Entry | None = None
+    past: bool = False
 
     @property
     def dedupe_key(self) -> str:
@@ -89,6 +91,8 @@ class Book:
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], list[Entry]] = {}
+        self.past = False
+        """Whether what comes next is from a log that was there already."""
         self.changed: dict[Entry, None] = {}
 
     def __iter__(self) -> Iterator[Entry]:
@@ -136,6 +140,16 @@ class Book:
                 done.append(Transition(entry, "resolved", at, ended.value))
             else:
                 done.append(Transition(entry, "dropped", at))
+        return done
+
+    def resolve(self, alerts: Container[int]) -> list[Transition]:
+        """Close those that fire and have these ids, whatever their condition."""
+        done: list[Transition] = []
+        for entry in list(self):
+            if entry.id is not None and entry.id in alerts and entry.state.phase is Phase.FIRING:
+                self._close(entry)
+                entry.state = dataclasses.replace(entry.state, phase=Phase.RESOLVED)
+                done.append(Transition(entry, "resolved", entry.state.held, "by_hand"))
         return done
 
     def _inhibited(self, kind: str) -> bool:
@@ -209,7 +223,7 @@ class Book:
             self.changed[entry] = None
         if change is Change.FIRED:
             assert worst is not None
-            entry.verdict = finding.verdict(worst[1])
+            entry.verdict, entry.past = finding.verdict(worst[1]), self.past
             return [Transition(entry, "firing", finding.step)]
         if change is Change.RESOLVED:
             self._close(entry)
@@ -249,6 +263,7 @@ class Book:
             seen_layers=set() if layer is None else {layer},
             hits=verdict.hits,
             replaces=replaces,
+            past=self.past,
         )
         for member in members:
             if member != leader:

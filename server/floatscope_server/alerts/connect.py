@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpcore
@@ -154,14 +154,15 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A receiver's answer; ``retry_after`` is its header as sent."""
+    """A receiver's answer: headers by names in lower case, the beginning of the body where that was asked for."""
 
     status: int
-    retry_after: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
 class Transport:
-    """Posts to receivers. No redirect is followed, no proxy is used, and the answer's body is not read."""
+    """Posts to receivers. No redirect is followed and no proxy is used."""
 
     def __init__(self, guard: Guard, resolver: Resolver = resolve, *, connections: int = 64) -> None:
         self._pool = httpcore.AsyncConnectionPool(
@@ -171,15 +172,24 @@ class Transport:
             network_backend=GuardedBackend(guard, resolver),
         )
 
-    async def post(self, url: str, headers: Mapping[str | bytes, str | bytes], body: bytes) -> Reply:
-        """One try. Raises ``ForbiddenAddressError``, ``TimeoutError`` or one of httpcore's exceptions."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, keep: int = 0) -> Reply:
+        """One try, which takes 20 s at most whatever the receiver does. ``keep``: bytes of the answer's body that are
+        wanted; no more is read. Raises ``ForbiddenAddressError``, ``TimeoutError`` or one of httpcore's exceptions."""
         timeout = {"connect": _CONNECT_S, "read": _READ_S, "write": _WRITE_S, "pool": _POOL_S}
         async with (
             asyncio.timeout(_TOTAL_S),
-            self._pool.stream("POST", url, headers=headers, content=body, extensions={"timeout": timeout}) as answer,
+            self._pool.stream(
+                "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": timeout}
+            ) as answer,
         ):
-            retry_after = next((v.decode("latin-1") for k, v in answer.headers if k.lower() == b"retry-after"), None)
-            return Reply(status=answer.status, retry_after=retry_after)
+            found = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
+            kept = b""
+            if keep:
+                async for piece in answer.aiter_stream():
+                    kept += piece
+                    if len(kept) >= keep:
+                        break
+            return Reply(status=answer.status, headers=found, body=kept[:keep])
 
     async def close(self) -> None:
         """Close all connections."""

@@ -11,12 +11,11 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from sqlalchemy import or_
 from sqlmodel import Session, col, select
@@ -25,6 +24,7 @@ from floatscope_server.alerts.beside import (
     Lost,
     Silent,
     gap_mark,
+    is_past,
     lost_since,
     nbytes,
     reach,
@@ -37,6 +37,7 @@ from floatscope_server.alerts.keys import framework_of
 from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
+from floatscope_server.alerts.needs import Live, Store
 from floatscope_server.alerts.notices import due, remind
 from floatscope_server.alerts.tuning import parameters_of
 from floatscope_server.alerts.views import alerts_of
@@ -48,31 +49,15 @@ from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
 from floatscope_server.store.lifecycle import ENDED, GONE
 
-__all__ = ["AlertEngine", "Live", "Store", "alerts_of"]
+__all__ = ["AlertEngine", "alerts_of"]
 
 _log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 _RUNS_IN_MEMORY = 64
 _FLUSH_S = 1.0
 _SWEEP_S = 2.0
 _RETRY_S = 1.0
 _RETRY_AT_MOST_S = 60.0
-
-
-class Store(Protocol):
-    """What the engine needs of the store."""
-
-    def write(self, fn: Callable[[Session], _T]) -> _T: ...
-    def read(self) -> AbstractContextManager[Session]: ...
-    def replay(self, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]: ...
-
-
-class Live(Protocol):
-    """What the engine needs of the live fan-out."""
-
-    def publish(self, run: str, message: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -162,6 +147,7 @@ class AlertEngine:
         self._queue: deque[Observation] = deque()
         self._queued_bytes = 0
         self._behind: dict[_Key, None] = {}
+        self._closing: dict[_Key, set[int]] = {}
         self._paused: dict[_Key, _Pause] = {}
         self._stalled: set[_Key] = set()
         self._gap_mark: int | None = None
@@ -209,6 +195,13 @@ class AlertEngine:
         with self._wake:
             self._new_rules = True
             self._wake.notify()
+
+    def resolve(self, run_id: int, attempt: int, alert_id: int) -> None:
+        """Close a firing alert by hand. Blocks until that is stored, or could not be. It fires anew if its condition
+        still holds."""
+        with self._wake:
+            self._closing.setdefault(_Key(run_id, attempt), set()).add(alert_id)
+        self.drain()
 
     def drain(self) -> None:
         """Block until everything handed in so far is judged and stored, or the engine has ended."""
@@ -262,6 +255,10 @@ class AlertEngine:
             key = _Key(observation.run_id, observation.attempt)
             if key not in self._paused:
                 self._alone(key, partial(self._judge, observation))
+        with self._wake:
+            closing, self._closing = self._closing, {}
+        for key, alerts in closing.items():
+            self._alone(key, partial(self._resolve, key, alerts))
 
     def _alone(self, key: _Key, action: Callable[[], object]) -> None:
         """What fails for one run is forgotten and read back from the store later, and holds up no other."""
@@ -361,6 +358,7 @@ class AlertEngine:
             self._judge_in(run, observation)
 
     def _judge_in(self, run: _Run, observation: Observation) -> None:
+        run.book.past = is_past(observation)
         try:
             run.take(run.window.judge(observation))
         except Exception:  # noqa: BLE001 - logged
@@ -433,6 +431,7 @@ class AlertEngine:
         ):
             return
         known = self._run(key)
+        known.book.past = False
         known.take(known.window.tick(now, max(run.progress_at, self._listens_since), run.step_time_s))
         # Once told, a run that has left memory need not come back for it.
         (self._stalled.add if any(e.kind == "stalled" for e in known.book) else self._stalled.discard)(key)
@@ -440,6 +439,10 @@ class AlertEngine:
     def _tell_of_gap(self, key: _Key, gap: Lost) -> None:
         run = self._run(key)
         run.take(run.window.gap(gap.first, gap.last, gap.count, gap.reason, gap.rank))
+
+    def _resolve(self, key: _Key, alerts: set[int]) -> None:
+        run = self._run(key)
+        run.transitions += run.book.resolve(alerts)
 
     def _close(self, key: _Key) -> None:
         run = self._run(key)

@@ -96,6 +96,8 @@ def _row(session: Session, work: Work, entry: Entry, closing: Transition | None,
         detail["tensor"] = verdict.tensor
     if entry.replaces is not None:
         detail["replaces"] = entry.replaces.id
+    if entry.past:
+        detail["imported"] = True
     if row is None:
         row = Alert(
             run_id=work.run_id,
@@ -146,7 +148,7 @@ def _event(
     if transition.kind == "firing":
         # The same transaction may have closed it already; what is told is how it fired.
         view |= {"state": Phase.FIRING.value, "resolved_at": None, "resolved_reason": None}
-    if not is_silenced(silences, row.run, row.kind, row.layer, now):
+    if not transition.entry.past and not is_silenced(silences, row.run, row.kind, row.layer, now):
         deliver(session, settings, endpoints, event, f"alert.{transition.kind}", view, now)
 
 
@@ -214,4 +216,5 @@ def _entry(row: Alert) -> Entry:
         seen_layers=set(layers),
         hits=row.hits,
         id=row.id,
+        past=row.detail.get("imported") is True,
     )

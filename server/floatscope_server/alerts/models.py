@@ -130,21 +130,26 @@ class Silence(SQLModel, table=True):
 
 
 class Endpoint(SQLModel, table=True):
-    """A receiver of webhooks.
+    """A receiver of alerts.
 
-    ``kinds`` empty means all. ``secrets`` are [{"secret", "until"}], newest first; those whose ``until`` (ISO 8601) has
-    passed no longer sign.
+    ``type``: generic (a signed webhook), a chat, or apprise, where ``url`` is the name of a target of the operator.
+    ``language`` (en, zh) is that of chats. ``kinds`` empty means all. ``secrets`` are [{"secret", "until"}], newest
+    first; those whose ``until`` (ISO 8601) has passed no longer sign. ``given_up`` counts messages that were given up
+    since the last success.
     """
 
     __tablename__ = "endpoint"
 
     id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
+    type: str = "generic"
     url: str
+    language: str = "en"
     kinds: list[str] = Field(default_factory=list, sa_column=_json())
     min_severity: str = "warning"
     secrets: list[dict[str, Any]] = Field(default_factory=list, sa_column=_json())
     enabled: bool = True
     disabled_reason: str | None = None
+    given_up: int = 0
     created_at: datetime
 
 

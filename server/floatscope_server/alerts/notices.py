@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import true
 from sqlmodel import Session, col, func, select
 
 from floatscope_server.alerts.models import Alert, AlertEvent, Delivery, Endpoint, Silence
@@ -79,12 +80,14 @@ def deliver(
 
 def due(session: Session, settings: Settings, now: datetime) -> list[tuple[Alert, int]]:
     """What is to be told again, each with the number of its events so far: alerts above info that fire, that nobody has
-    acknowledged or silenced, and that were told last ``alert_repeat_s`` ago or before."""
+    acknowledged or silenced, that were not found in an imported log, and that were told last ``alert_repeat_s`` ago or
+    before."""
     if not settings.alert_repeat_s:
         return []
     waiting = (
         Alert.state == "firing",
         col(Alert.acknowledged_at).is_(None),
+        col(Alert.detail)["imported"].as_boolean().is_not(true()),
         Alert.severity != Severity.INFO.label,
     )
     told = (

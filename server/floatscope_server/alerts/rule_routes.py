@@ -13,6 +13,7 @@ from sqlmodel import Session
 from floatscope_server.alerts.models import Rule
 from floatscope_server.alerts.preview import preview
 from floatscope_server.alerts.tuning import ALL_RUNS, combined, parameters_of, set_rule
+from floatscope_server.audit import Actor, record
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import Refusal
 from floatscope_server.rules import RULES, RuleParameters
@@ -78,11 +79,12 @@ def list_presets() -> Mapping[str, Any]:
 
 
 @router.put("/rules", response_model=list[RuleOut])
-def set_rules(services: Running, wanted: RulesIn) -> list[RuleOut]:
+def set_rules(services: Running, actor: Actor, wanted: RulesIn) -> list[RuleOut]:
     """Set the parameters of all runs, in place of what was set before. Runs that go on are judged by them at once."""
 
     def write(session: Session) -> RuleParameters:
         set_rule(session, ALL_RUNS, wanted.preset, wanted.parameters, datetime.now(UTC))
+        record(session, actor, "rules.set", "all runs", wanted.model_dump())
         session.flush()
         return parameters_of(session)
 
@@ -99,13 +101,14 @@ def list_run_rules(services: Running, run: RunName) -> list[RuleOut]:
 
 
 @router.put("/runs/{run}/rules", response_model=list[RuleOut])
-def set_run_rules(services: Running, run: RunName, wanted: RulesIn) -> list[RuleOut]:
+def set_run_rules(services: Running, actor: Actor, run: RunName, wanted: RulesIn) -> list[RuleOut]:
     """Set the parameters of one run, in place of what was set for it before. It is judged by them at once."""
 
     def write(session: Session) -> RuleParameters:
         found = run_named(session, run)
         assert found.id is not None
         set_rule(session, found.id, wanted.preset, wanted.parameters, datetime.now(UTC))
+        record(session, actor, "rules.set", found.name, wanted.model_dump())
         session.flush()
         return parameters_of(session, found.id)
 

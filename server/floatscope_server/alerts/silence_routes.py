@@ -12,6 +12,7 @@ from sqlmodel import Session, col, select
 from floatscope_server.alerts.models import Silence
 from floatscope_server.alerts.notices import silences_at
 from floatscope_server.alerts.views import silence_view
+from floatscope_server.audit import Actor, record
 from floatscope_server.responses import Refusal
 from floatscope_server.rules import RULES
 from floatscope_server.services import Running
@@ -53,7 +54,7 @@ def list_silences(services: Running) -> list[dict[str, Any]]:
 
 
 @router.post("", response_model=SilenceOut, status_code=201)
-def add_silence(services: Running, wanted: SilenceIn) -> dict[str, Any]:
+def add_silence(services: Running, actor: Actor, wanted: SilenceIn) -> dict[str, Any]:
     """Tell nobody of some alerts for a while. They are judged, stored and shown as ever."""
     if wanted.kind is not None and wanted.kind not in RULES:
         raise Refusal(422, "unknown_kind", f"there is no rule {wanted.kind[:60]!r}", f"one of {', '.join(RULES)}")
@@ -70,13 +71,14 @@ def add_silence(services: Running, wanted: SilenceIn) -> dict[str, Any]:
         )
         session.add(silence)
         session.flush()
+        record(session, actor, "silence.add", silence.id, wanted.model_dump(exclude_none=True))
         return silence_view(silence)
 
     return services.store.write(write)
 
 
 @router.delete("/{silence_id}", status_code=204)
-def end_silence(services: Running, silence_id: Annotated[int, Path(ge=1, lt=1 << 63)]) -> None:
+def end_silence(services: Running, actor: Actor, silence_id: Annotated[int, Path(ge=1, lt=1 << 63)]) -> None:
     """End a silence before its time."""
 
     def write(session: Session) -> bool:
@@ -85,6 +87,7 @@ def end_silence(services: Running, silence_id: Annotated[int, Path(ge=1, lt=1 <<
             return False
         silence.until = min(silence.until, datetime.now(UTC))
         session.add(silence)
+        record(session, actor, "silence.end", silence_id)
         return True
 
     if not services.store.write(write):

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from sqlmodel import Session, col, func, select
 
+from floatscope_server.alerts.addresses import shown
 from floatscope_server.alerts.models import Alert, Delivery, Endpoint, Silence
 from floatscope_server.jsontext import stamp
 from floatscope_server.settings import Settings
@@ -78,12 +79,15 @@ def alert_tally(session: Session, run_id: int) -> dict[str, dict[str, int]]:
 
 
 def endpoint_view(endpoint: Endpoint) -> dict[str, Any]:
-    """An endpoint without its secrets."""
+    """An endpoint without what is secret of it."""
     return {
         "id": endpoint.id,
-        "url": endpoint.url,
+        "type": endpoint.type,
+        "url": shown(endpoint.type, endpoint.url),
+        "language": endpoint.language,
         "kinds": endpoint.kinds,
         "min_severity": endpoint.min_severity,
+        "signed": bool(endpoint.secrets),
         "enabled": endpoint.enabled,
         "disabled_reason": endpoint.disabled_reason,
         "created_at": stamp(endpoint.created_at),

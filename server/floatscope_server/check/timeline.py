@@ -82,6 +82,15 @@ class Timeline:
             moment.values[name] = value
         self.records += bool(found.values)
 
+    def waiting(self) -> Iterator[Moment]:
+        """The steps that are held, as far as they are known. They are given later all the same."""
+        return (self._held[step] for step in sorted(self._held))
+
+    def begins_anew(self) -> bool:
+        """Whether a training has begun anew since the last call; then no moment says so."""
+        anew, self._restart = self._restart, False
+        return anew
+
     def finish(self) -> Iterator[Moment]:
         """All steps that are held."""
         for step in sorted(self._held):

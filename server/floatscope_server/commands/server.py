@@ -35,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a private address that webhooks may connect to; may be repeated",
     )
     parser.add_argument(
+        "--apprise-file",
+        metavar="FILE",
+        help="lines NAME ADDRESS: what alerts can be sent to through apprise, which connects by itself",
+    )
+    parser.add_argument(
         "--allowed-host",
         action="append",
         metavar="NAME",

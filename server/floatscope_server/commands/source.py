@@ -16,12 +16,12 @@ from typing import Any
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
 from floatscope_server.settings import DEFAULT_PORT, Settings
 
-__all__ = ["answer", "configure"]
+__all__ = ["UnansweredError", "answer", "ask", "configure"]
 
 _TIMEOUT_S = 30.0
 
 
-class _UnansweredError(Exception):
+class UnansweredError(Exception):
     """The text says why, and what to do."""
 
 
@@ -42,7 +42,7 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
     server = args.server or (None if args.data else os.environ.get("FLOATSCOPE_SERVER"))
     try:
         content = _from_server(server, name) if server else _from_folder(args.data, name)
-    except _UnansweredError as error:
+    except UnansweredError as error:
         print(_line(f"floatscope: {error}"), file=sys.stderr)
         return 2
     if args.json:
@@ -53,21 +53,21 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
     return 0
 
 
-def _unknown(name: str, known: list[str]) -> _UnansweredError:
+def _unknown(name: str, known: list[str]) -> UnansweredError:
     if not known:
-        return _UnansweredError(f"there is no run {name!r}, nor any other yet")
+        return UnansweredError(f"there is no run {name!r}, nor any other yet")
     listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
-    return _UnansweredError(f"there is no run {name!r}; there are: {listed}")
+    return UnansweredError(f"there is no run {name!r}; there are: {listed}")
 
 
 def _from_server(server: str, name: str | None) -> Any:  # noqa: ANN401 - JSON
-    runs = _get(server, "/api/v1/runs")
+    runs = ask(server, "/api/v1/runs")
     if name is None:
         return runs
     known = [run["name"] for run in runs]
     if name not in known:
         raise _unknown(name, known)
-    return _get(server, f"/api/v1/runs/{urllib.parse.quote(name, safe='')}")
+    return ask(server, f"/api/v1/runs/{urllib.parse.quote(name, safe='')}")
 
 
 def _opener(server: str) -> urllib.request.OpenerDirector:
@@ -80,9 +80,10 @@ def _opener(server: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
 
 
-def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
+def ask(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
+    """What the server answers to a ``GET`` of ``path``. Raises ``UnansweredError``."""
     if not server.startswith(("http://", "https://")):
-        raise _UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
+        raise UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
     request = urllib.request.Request(server.rstrip("/") + path)  # noqa: S310 - the scheme is checked above
     if token := os.environ.get("FLOATSCOPE_TOKEN"):
         request.add_header("Authorization", f"Bearer {token}")
@@ -91,28 +92,28 @@ def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
             return json.load(response)
     except urllib.error.HTTPError as error:
         hint = "; put a read token in FLOATSCOPE_TOKEN" if error.code in {401, 403} else ""
-        raise _UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
+        raise UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise _UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
+        raise UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
 
 
 def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
     try:
         settings = Settings.of_store(data=Path(folder) if folder else None)
     except ValueError as error:
-        raise _UnansweredError(str(error)) from error
+        raise UnansweredError(str(error)) from error
     try:
         from floatscope_server.offline import read_run, read_runs
     except ModuleNotFoundError as error:
-        raise _UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+        raise UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
     from floatscope_server.database import StoreError
     from floatscope_server.query.line import UnknownRunError
 
     try:
         return read_runs(settings) if name is None else read_run(settings, name)
     except StoreError as error:
-        raise _UnansweredError(str(error)) from error
+        raise UnansweredError(str(error)) from error
     except UnknownRunError:
         assert name is not None
         raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None

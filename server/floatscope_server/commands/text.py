@@ -50,6 +50,7 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield f"{run['run']}: {run['state']}, {counted(run['steps'], 'step')}, {attempts}, ranks {run['ranks']}"
     yield f"{counted(len(run['layers']), 'layer')}; observed: {run['coverage']['observed']}"
     yield _overhead(run["overhead"])
+    yield from _verdicts(run["config"])
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
     skipped = run["skipped_steps"]
     for one in skipped[:LISTED]:
@@ -69,6 +70,15 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
         )
     for gap in run["gaps"]:
         yield f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}"
+
+
+def _verdicts(config: dict[str, Any]) -> Iterator[str]:
+    """What the doctor found at the start that is not ok. The configuration is whatever an agent has sent."""
+    found = config.get("doctor")
+    for verdict in found if isinstance(found, list) else ():
+        if isinstance(verdict, dict) and verdict.get("status") in ("warning", "wrong"):
+            item, value, why, fix = (verdict.get(name) for name in ("item", "value", "why", "fix"))
+            yield f"doctor, {verdict['status']}: {item} {value}: {why}; {fix}"
 
 
 def _overhead(overhead: dict[str, Any]) -> str:

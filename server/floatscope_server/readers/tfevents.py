@@ -16,7 +16,7 @@ from floatscope_server.readers.crc32c import masked_crc32c
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
 
-__all__ = ["TENSORBOARD", "begins_record"]
+__all__ = ["TENSORBOARD", "TENSORBOARD_EVENTS", "begins_record"]
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -199,4 +199,22 @@ def _rows(series: dict[str, _Series]) -> Iterator[Row]:
         before = attempt
 
 
+def _read_events(chunks: Iterator[bytes]) -> Iterator[Item]:
+    """A row for each event with scalars, in the order of the file."""
+    for number, content in _records(chunks):
+        if content is None:
+            yield Broken(line=number, why="the record is damaged or not complete")
+            continue
+        try:
+            step, scalars = _event(content)
+        except (IndexError, KeyError, struct.error):
+            yield Broken(line=number, why="the record is no event")
+            continue
+        if scalars:
+            values = dict(scalars)
+            yield Row(line=number, step=step, values=values, meaning=meaning(values))
+
+
+TENSORBOARD_EVENTS = LogFormat("tensorboard-events", _read_events)
+"""The same as they come, for files that grow."""
 TENSORBOARD = LogFormat("tensorboard-events", _read)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from floatscope import wire
+from floatscope._chips import FP8, fp8_of
 from floatscope_server.rules import utilisation, vram
-from floatscope_server.rules.chips import FP8, fp8_of
 from floatscope_server.rules.findings import Held, series_finding
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.verdict import Finding, Outcome

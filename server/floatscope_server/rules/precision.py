@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from floatscope import wire
-from floatscope_server.rules.chips import FP8
+from floatscope._chips import FP8
 
 __all__ = ["FormatMismatch", "Mismatch", "PrecisionMismatch", "find_formats", "find_precision"]
 

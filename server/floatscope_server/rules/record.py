@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,16 @@ def _first(scalars: Mapping[str, float], names: Iterable[str]) -> float | None:
     return next((scalars[name] for name in names if name in scalars), None)
 
 
+def _main(scalars: Mapping[str, float], names: Sequence[str], seen: Collection[str]) -> float | None:
+    """The first of ``names`` that the run logs: beside "loss" a "train_loss" is the mean of a whole training."""
+    for name in names:
+        if name in scalars:
+            return scalars[name]
+        if name in seen:
+            return None
+    return None
+
+
 def has_sound_loss(scalars: Mapping[str, float]) -> bool:
     """Whether a step logged a finite loss and no micro-batch's was otherwise."""
     loss = _first(scalars, _LOSS)
@@ -97,7 +107,7 @@ def record_of(
     ``seen`` are the names that this run has logged before, ``previous_scale`` its last loss scale: where nothing says
     whether the step was skipped, a scale that fell does.
     """
-    scale = _first(scalars, _LOSS_SCALE)
+    scale = _main(scalars, _LOSS_SCALE, seen)
     fell = scale is not None and previous_scale is not None and scale < previous_scale
     skipped: bool | None = None
     if skip_event or "skipped" in scalars:
@@ -107,15 +117,18 @@ def record_of(
     raw = scalars.get("raw_loss_nonfinite", 0.0)
     return Record(
         step=step,
-        loss=_first(scalars, _LOSS),
+        loss=_main(scalars, _LOSS, seen),
         eval_loss=_first(scalars, _EVAL_LOSS),
-        grad_norm=_first(scalars, _GRAD_NORM),
+        grad_norm=_main(scalars, _GRAD_NORM, seen),
         loss_scale=scale,
         skipped=skipped,
         raw_loss_nonfinite=int(raw) if math.isfinite(raw) else 0,
         grad_nan=grad_nan,
         grad_inf=grad_inf,
-        loss_absent="lm loss" in seen and "lm loss" not in scalars and "grad norm" in scalars and not fell,
+        loss_absent="lm loss" in seen
+        and "lm loss" not in scalars
+        and scalars.get("grad norm", 0.0) != 0.0
+        and not (fell or skipped),
         lr=_first(scalars, _LR),
         step_time_s=_first(scalars, _STEP_TIME),
         clip_coef=scalars.get("clip_coef"),

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from floatscope import wire
+from floatscope._chips import FP8
 from floatscope_server.rules import precision, stalled, telemetry
-from floatscope_server.rules.chips import FP8
 from floatscope_server.rules.findings import Held, layer_finding, series_finding
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.tensors import LayerTable

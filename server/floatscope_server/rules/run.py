@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from floatscope import wire
 from floatscope_server.frame import Frame
@@ -26,6 +28,8 @@ __all__ = ["RunWindow", "Skip"]
 
 _MAX_PARTS = 64
 """Blocks over which one step may be spread, 64 MiB; what comes later is judged as a step of its own."""
+_APART = 20
+"""Distances of steps whose median is how far apart steps come."""
 
 
 @dataclass(slots=True)
@@ -96,6 +100,7 @@ class RunWindow:
         self._arrivals = Arrivals()
         self._steps_seen = 0
         self._formats_of: object = None
+        self._apart: deque[int] = deque(maxlen=_APART)
         self.last_step = -1
         """The newest step that was judged, -1 before the first."""
 
@@ -137,7 +142,9 @@ class RunWindow:
         body = observation.body
         # The samples of a recording without a run carry their own row as step and count from the first.
         step = max(self.last_step, body.first_step + body.steps - 1)
-        counts = (body.steps > 0 and not self._steps_seen) or self._devices.warmed_up(self._steps_seen)
+        recorded = any(event.kind == "read" and event.detail.get("samples") is True for event in body.events)
+        alone = recorded or (body.steps > 0 and not self._steps_seen)
+        counts = alone or self._devices.warmed_up(self._steps_seen)
         yield from self._devices.judge(body.devices, observation.rank, step, counts=counts)
         yield from self._reports.events(body.events, observation.rank)
         formats = (id(self._layers), self._devices.fp8)
@@ -160,9 +167,11 @@ class RunWindow:
         """What the clock says of a run that is not over. ``now`` and ``progress_at``, when the last new step came, in
         seconds since 1970; ``step_time_s`` counts where the run itself tells of no step time."""
         known = self.step_time_s
-        window = stalled.Window(
-            last_step=self.last_step, progress_at=progress_at, step_time_s=step_time_s if known is None else known
-        )
+        seconds = step_time_s if known is None else known
+        if seconds is not None and self._apart:
+            # A log shows every k-th step only.
+            seconds *= median(self._apart)
+        window = stalled.Window(last_step=self.last_step, progress_at=progress_at, step_time_s=seconds)
         yield from self._reports.tick(window, now)
 
     def gap(self, first: int, last: int, count: int, reason: str, rank: int) -> Iterator[Finding]:
@@ -206,6 +215,8 @@ class RunWindow:
         if self._world > 1 and now.step_time_s is not None:
             yield from self._late(number, rank.rank, now.step_time_s)
         if number > self.last_step:
+            if self.last_step >= 0:
+                self._apart.append(number - self.last_step)
             self.last_step = number
             self._steps_seen += 1
             yield from self._reports.step(number)

@@ -95,7 +95,7 @@ class Batch:
         self._started_at = started_at
         self._credit = credit
         self._frames: list[dict[str, Any]] = []
-        self._events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self._writers: dict[str, KnownWriter] = {}
         self._mapped: set[str] = set()
         self._left_out = LeftOut(session)
@@ -350,7 +350,7 @@ class Batch:
 
     def _add_events(self, run: KnownRun, writer: KnownWriter, seq: int, events: Iterable[wire.Event]) -> None:
         for event in events:
-            self._events.append(
+            self.events.append(
                 {
                     "run_id": run.id,
                     "attempt": writer.attempt,
@@ -383,8 +383,8 @@ class Batch:
         """Write everything collected; the caller commits."""
         self.frames = len(self._frames)
         append(self._connection, WalFrame, self._frames)
-        if self._events:
-            self._connection.execute(insert(StepEvent), self._events)
+        if self.events:
+            self._connection.execute(insert(StepEvent), self.events)
         self._left_out.write()
         for writer in self._writers.values():
             self._write_writer(writer)

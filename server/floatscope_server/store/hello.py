@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 from floatscope import wire
 from floatscope_server.database import utc
 from floatscope_server.jsontext import plain
-from floatscope_server.models import Attempt, Run, Writer
+from floatscope_server.models import Attempt, Run, StepEvent, Writer
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
@@ -22,7 +22,7 @@ from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, writer_of
 from floatscope_server.store.parts import MAX_RANK, NANOSECONDS
 
-__all__ = ["greet", "refusal"]
+__all__ = ["greet", "read_by", "refusal"]
 
 _WRITER = re.compile(r"[0-9a-f]{32}")
 _MAX_ATTEMPT = 1 << 20
@@ -107,12 +107,33 @@ def greet(
         writer = _new_writer(session, run, attempt, hello, now)
         ledger.add(run, writer)
     writer.seen_at = now
+    if not hello.gone:
+        writer.bye = None  # whoever follows a log goes on where it said goodbye
     run.worlds[writer.attempt] = max(run.worlds[writer.attempt], _world(identity))
     batch.touch(run, writer)
     batch.name_layers(run, writer, hello.layers)
     for name, reason in unfit.items():
         batch.omit(run, writer, f"configuration key {name[:40]!r} {reason}")
     return writer
+
+
+def read_by(session: Session, pending: Sequence[Mapping[str, Any]], writer: KnownWriter) -> dict[str, Any]:
+    """Detail of the newest event with which ``writer`` said how far it has read a log, empty without one. ``pending``:
+    events of this transaction, oldest first."""
+    for event in reversed(pending):
+        if event["writer"] == writer.number and event["kind"] == "read":
+            return dict(event["detail"])
+    if not writer.last_seq:
+        return {}
+    # By the run, of which there is an index.
+    run_id = select(Writer.run_id).where(Writer.id == writer.id).scalar_subquery()
+    found = session.exec(
+        select(StepEvent.detail)
+        .where(StepEvent.run_id == run_id, StepEvent.writer == writer.number, StepEvent.kind == "read")
+        .order_by(col(StepEvent.id).desc())
+        .limit(1)
+    ).first()
+    return {} if found is None else dict(found)
 
 
 def _began(hello: wire.Hello, now: float) -> float:

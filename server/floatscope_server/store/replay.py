@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, TypeVar
 
+from sqlalchemy import or_
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, func, select
 
 from floatscope import wire
 from floatscope_server.models import CONTINUED, Attempt, LayerRow, Run, StepEvent, Stream, WalFrame, Writer
 from floatscope_server.observation import ALL_RANKS, Observation
-from floatscope_server.store.framed import histograms_of, scalars_of, summaries_of
+from floatscope_server.store.framed import devices_of, histograms_of, scalars_of, summaries_of
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["WARM_UP_STEPS", "replay", "replay_since"]
@@ -24,9 +25,10 @@ WARM_UP_STEPS = 300
 
 
 def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> Iterator[Observation]:
-    """Bodies as they were committed, in the order of arrival; device samples are not among them.
+    """Bodies as they were committed, in the order of arrival.
 
-    A block is left out if it holds nothing of the last ``last_steps`` steps.
+    A block is left out if it holds nothing of the last ``last_steps`` steps. Readings of cards are those that are not
+    in chunks yet, of 15 minutes or more.
     """
     run = session.get(Run, run_id)
     span = session.get(Attempt, (run_id, attempt))
@@ -46,8 +48,7 @@ def replay(session: Session, run_id: int, attempt: int, *, last_steps: int) -> I
         .where(
             col(Stream.run_id) == run_id,
             col(WalFrame.attempt) == attempt,
-            col(Stream.name) != "gpu",
-            col(WalFrame.first) + col(WalFrame.n) > since,
+            or_(col(Stream.name) == "gpu", col(WalFrame.first) + col(WalFrame.n) > since),
         )
         .order_by(col(WalFrame.id))
     )
@@ -117,13 +118,16 @@ def _events(
 
 
 def _body(frames: list[Any], events: tuple[wire.Event, ...]) -> wire.Body:
+    devices = tuple(d for f in frames if f.stream == "gpu" for d in devices_of(f.data) or ())
+    frames = [frame for frame in frames if frame.stream != "gpu"]
     if not frames and not events:
-        return wire.Body()
+        return wire.Body(devices=devices)
     first = min([*(frame.first for frame in frames), *(event.step for event in events)])
     last = max([*(frame.first + frame.n - 1 for frame in frames), *(event.step for event in events)])
     return wire.Body(
         first_step=first,
         steps=last - first + 1,
+        devices=devices,
         summaries=_sound(summaries_of(f.data) for f in frames if f.stream.startswith("layer/")),
         histograms=_sound(histograms_of(f.data) for f in frames if f.stream.startswith("hist/")),
         scalars=tuple(s for f in frames if f.stream == "scalar" for s in scalars_of(f.data) or ()),

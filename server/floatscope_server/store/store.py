@@ -23,7 +23,7 @@ from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch, Reply
-from floatscope_server.store.hello import greet, refusal
+from floatscope_server.store.hello import greet, read_by, refusal
 from floatscope_server.store.inbox import Counters, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
@@ -436,6 +436,7 @@ class Store:
                     attempt=known.attempt,
                     credit=_CREDIT,
                     wall_ns=int(now * 1e9),
+                    read=read_by(session, batch.events, known),
                 )
         batch.replies.append((item.answer, answer))
 

@@ -20,6 +20,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from tests.databases import TestDatabase
+from tests.server.alerts.outboxes import Bench
 
 Shares = Mapping[int, float]
 
@@ -260,28 +261,34 @@ class Got:
 
 
 class Receiver:
-    """A real HTTP server in a thread; ``answer`` decides on each request: (status, headers)."""
+    """A real HTTP server in a thread; ``answer`` decides on each request: (status, headers), perhaps a body too.
+    ``port`` 0 chooses one that is free."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.requests: list[Got] = []
-        self.answer: Callable[[Got], tuple[int, dict[str, str]]] = lambda _: (204, {})
+        self.answer: Callable[[Got], tuple[int, dict[str, str]] | tuple[int, dict[str, str], bytes]] = lambda _: (
+            204,
+            {},
+        )
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 got = Got(self.path, dict(self.headers), self.rfile.read(int(self.headers["content-length"])))
                 receiver.requests.append(got)
-                status, headers = receiver.answer(got)
+                status, headers, *rest = receiver.answer(got)
+                body = rest[0] if rest else b""
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
-                self.send_header("content-length", "0")
+                self.send_header("content-length", str(len(body)))
                 self.end_headers()
+                self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -302,6 +309,11 @@ def receiver() -> Iterator[Receiver]:
     server = Receiver()
     yield server
     server.close()
+
+
+@pytest.fixture
+def bench(store: Store, settings: Settings) -> Bench:
+    return Bench(store, settings)
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,12 +112,12 @@ def _serve(folder: Path, number: int, point: str) -> None:
     store.stop()
 
 
-def _child(folder: Path, number: int, point: str) -> bool:
-    """Whether the child lived to its end."""
+def child(serve: Callable[[], None]) -> bool:
+    """Whether a forked child that runs ``serve`` lived to its end."""
     pid = os.fork()
     if pid == 0:
         try:
-            _serve(folder, number, point)
+            serve()
         except BaseException:  # noqa: BLE001 - the parent sees the exit status
             sys.excepthook(*sys.exc_info())
             os._exit(1)
@@ -126,6 +127,24 @@ def _child(folder: Path, number: int, point: str) -> bool:
         return False
     assert os.WEXITSTATUS(status) == 0
     return True
+
+
+def kills(
+    folder: Path, serve: Callable[[Path, int, str], None], *, points: Iterable[str] = POINTS
+) -> Iterator[tuple[Path, str, int, bool]]:
+    """(data, point, number, killed) of a run for each point of each write: ``serve`` is killed there, and then once
+    more left to live."""
+    for point in points:
+        number = 1
+        while True:
+            data = folder / f"{point}-{number}"
+            lived = child(partial(serve, data, number, point))
+            if not lived:
+                assert child(partial(serve, data, 0, point))
+            yield data, point, number, not lived
+            if lived:
+                break
+            number += 1
 
 
 def _stored(folder: Path) -> dict[str, Any]:
@@ -149,18 +168,10 @@ def _stored(folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    found: list[dict[str, Any]] = []
-    for point in POINTS:
-        number = 1
-        while True:
-            data = folder / f"{point}-{number}"
-            lived = _child(data, number, point)
-            if not lived:
-                assert _child(data, 0, point)
-            found.append({"point": point, "number": number, "killed": not lived, **_stored(data)})
-            if lived:
-                break
-            number += 1
+    found = [
+        {"point": point, "number": number, "killed": killed, **_stored(data)}
+        for data, point, number, killed in kills(folder, _serve)
+    ]
     print(json.dumps(found))  # noqa: T201 - the parent reads it
 
 

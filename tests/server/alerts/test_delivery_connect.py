@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from floatscope_server.alerts.connect import ForbiddenAddressError, Guard, Reply, Transport, resolve
-from floatscope_server.alerts.schedule import DELAYS_S, decide, retry_after_s
+from floatscope_server.alerts.receivers.answer import Answer, retry_after_s
+from floatscope_server.alerts.schedule import DELAYS_S, decide
 
 if TYPE_CHECKING:
     from tests.server.alerts.conftest import Receiver
@@ -155,7 +156,7 @@ def test_retry_after(header: str | None, seconds: float) -> None:
 def test_jitter_only_ever_delays() -> None:
     for tries in range(1, len(DELAYS_S)):
         for chance in (0.0, 0.5, 0.999):
-            verdict = decide(tries, "no answer in time", NOW, chance)
+            verdict = decide(tries, Answer(error="no answer in time"), NOW, chance)
             assert verdict.next_at is not None
             low = timedelta(seconds=DELAYS_S[tries])
             assert low <= verdict.next_at - NOW <= 1.2 * low

@@ -2,100 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import threading
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlmodel import Session, col, select
+from sqlmodel import Session, select
 from standardwebhooks import Webhook
 
 from floatscope._webhooks import verify
 from floatscope_server.alerts.models import Delivery, Endpoint
-from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.alerts.schedule import DELAYS_S
-from floatscope_server.alerts.signing import first_secrets, rotated
+from floatscope_server.alerts.signing import rotated
 from floatscope_server.settings import Settings
-from floatscope_server.store import Store
 
 if TYPE_CHECKING:
     from tests.server.alerts.conftest import Receiver
+    from tests.server.alerts.outboxes import Bench
 
 DEADLINE_S = 20.0
-
-
-class Clock:
-    """Stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = datetime.now(UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def forward(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-
-
-class Bench:
-    """An outbox on a store, and rows to deliver."""
-
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self.store, self.settings, self.clock = store, settings, Clock()
-
-    def endpoint(self, url: str, **options: Any) -> Endpoint:  # noqa: ANN401 - of Endpoint
-        def add(session: Session) -> Endpoint:
-            row = Endpoint(url=url, secrets=first_secrets(None), created_at=self.clock(), **options)
-            session.add(row)
-            session.flush()
-            return row
-
-        return self.store.write(add)
-
-    def row(self, endpoint: Endpoint, event_id: str) -> None:
-        assert endpoint.id is not None
-        delivery = Delivery(
-            endpoint_id=endpoint.id,
-            event_id=event_id,
-            type="alert.firing",
-            body=json.dumps({"type": "alert.firing", "data": {"message_zh": "溢出"}}, ensure_ascii=False),
-            next_at=self.clock(),
-            created_at=self.clock(),
-        )
-        self.store.write(lambda session: session.add(delivery))
-
-    def rows(self) -> list[Delivery]:
-        with self.store.read() as session:
-            return list(session.exec(select(Delivery).order_by(col(Delivery.id))))
-
-    def states(self) -> list[str]:
-        return [row.state for row in self.rows()]
-
-    def deliver(self, act: Callable[[], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401 - of Outbox
-        """Run ``act`` while the outbox delivers."""
-
-        async def main() -> None:
-            outbox = Outbox(self.store, self.settings, clock=self.clock, poll_s=0.01, chance=lambda: 0.0, **options)
-            await outbox.start()
-            try:
-                await act()
-            finally:
-                await outbox.stop()
-
-        asyncio.run(main())
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while not await asyncio.to_thread(condition):
-                await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-def bench(store: Store, settings: Settings) -> Bench:
-    return Bench(store, settings)
 
 
 def test_a_message_is_signed_as_the_standard_says(bench: Bench, receiver: Receiver) -> None:
@@ -199,7 +124,7 @@ def test_a_name_that_cannot_be_looked_up_is_a_failure_with_its_reason(bench: Ben
 def test_whatever_goes_wrong_in_a_try_is_its_outcome(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("floatscope_server.alerts.connect.Transport.post", broken)
@@ -209,7 +134,7 @@ def test_whatever_goes_wrong_in_a_try_is_its_outcome(
         await bench.until(lambda: bench.states() == ["failed"])
 
     bench.deliver(act)
-    assert bench.rows()[0].error == "the webhook could not be sent: out of luck"
+    assert bench.rows()[0].error == "the message could not be sent: out of luck"
 
 
 def test_retry_after_is_heeded(bench: Bench, receiver: Receiver) -> None:

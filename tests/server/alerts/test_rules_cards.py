@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floatscope import wire
+from floatscope._chips import fp8_of
 from floatscope_server.alerts.rehearsal import rehearse
 from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters
-from floatscope_server.rules.chips import fp8_of
 from floatscope_server.rules.stalled import Stalled, Window, judge
 from floatscope_server.rules.verdict import Status
 

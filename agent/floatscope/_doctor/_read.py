@@ -1,0 +1,201 @@
+"""Reads a configuration that anybody may have written: bounded in size, depth and number, and never executed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["Document", "UnreadableError", "read", "scalar"]
+
+_MOST_BYTES = 256 << 10
+"""The longest public configuration of these frameworks has 20 KiB; PyYAML reads some 100 KiB a second."""
+_MOST_NODES = 20_000
+_DEEPEST = 32
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)=(.*)", re.DOTALL)
+
+
+class UnreadableError(ValueError):
+    """This is no configuration that can be judged; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file. ``values`` of a shell script are its ``--options``, ``environment`` what it exports."""
+
+    path: Path
+    kind: str
+    """"mapping", "arguments" or "python" """
+    values: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only; a key that comes twice is an error, and 1e-4 a number, as it is for OmegaConf."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in seen or not isinstance(key.value, str):
+                what = "comes twice" if isinstance(key.value, str) else "is no plain word"
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r:.60} {what}", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def read(path: Path) -> Document:
+    """The configuration in ``path``, by its suffix. ``UnreadableError`` for whatever is none."""
+    text = _text(path)
+    suffix = path.suffix.lower()
+    if suffix == ".py":
+        return Document(path=path, kind="python", text=text)
+    if suffix in (".yaml", ".yml"):
+        return Document(path=path, kind="mapping", values=_mapping(path, _yaml(path, text)))
+    if suffix in (".json", ".hjson"):
+        return Document(path=path, kind="mapping", values=_mapping(path, _json(path, text)))
+    return _arguments(path, text)
+
+
+def _text(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableError(f"{path} is no file; name a configuration file")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UnreadableError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a zero byte in the name
+        raise UnreadableError(f"cannot read {str(path)!r}: {error}") from None
+    if len(data) > _MOST_BYTES:
+        raise UnreadableError(f"{path} is larger than {_MOST_BYTES >> 10} KiB: no training configuration is")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+
+
+def _yaml(path: Path, text: str) -> object:
+    try:
+        _measure(path, text)
+        return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise UnreadableError(f"{path}{where}: {error.problem or 'no YAML'}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        if isinstance(error, UnreadableError):
+            raise
+        raise UnreadableError(f"{path}: {str(error).splitlines()[0]}") from None
+
+
+def _measure(path: Path, text: str) -> None:
+    """Before anything is built. References are refused rather than followed: a few hundred bytes of them can stand for
+    gigabytes, and no framework's own examples use them."""
+    depth = nodes = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            mark = event.start_mark
+            line = mark.line + 1 if mark is not None else 0
+            raise UnreadableError(
+                f"{path}, line {line}: references (*{event.anchor:.30}) are not read; write the value out"
+            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        nodes += isinstance(event, yaml.NodeEvent)
+        if depth > _DEEPEST or nodes > _MOST_NODES:
+            raise UnreadableError(f"{path} is nested deeper than {_DEEPEST} levels or has over {_MOST_NODES} values")
+
+
+def _json(path: Path, text: str) -> object:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise UnreadableError(f"{path}: the key {twice!r:.60} comes twice")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        raise UnreadableError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except RecursionError:
+        raise UnreadableError(f"{path} is nested too deeply") from None
+    except UnreadableError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise UnreadableError(f"{path}: {error}") from None
+
+
+def _mapping(path: Path, content: object) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        kind = "empty" if content is None else f"a {type(content).__name__}"
+        raise UnreadableError(f"{path} is {kind}; a training configuration is a mapping of keys to values")
+    if odd := next((key for key in content if not isinstance(key, str)), None):
+        raise UnreadableError(f"{path}: the key {odd!r:.60} is no word")
+    return content
+
+
+def _arguments(path: Path, text: str) -> Document:
+    """A shell script, or a file of arguments: what it exports and every --option of its commands."""
+    environment: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise UnreadableError(f"{path}, line {number}: {error}") from None
+        while words and (words[0] == "export" or _ASSIGNMENT.fullmatch(words[0])):
+            if match := _ASSIGNMENT.fullmatch(words.pop(0)):
+                environment[match[1]] = match[2]
+        values |= _options(words)
+    if not environment and not values:
+        raise UnreadableError(
+            f"{path} has neither --options nor exported variables; name a YAML, JSON, .sh or .py file"
+        )
+    return Document(path=path, kind="arguments", values=values, environment=environment)
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    # What stands before the script is the launcher's.
+    start = next((n for n, word in enumerate(words) if word.endswith(".py") or word == "train"), -1)
+    found: dict[str, Any] = {}
+    name = None
+    for word in words[start + 1 :]:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = scalar(value) if equals else True
+        elif name is not None:
+            found[name] = scalar(word) if found[name] is True else f"{found[name]} {word}"
+    return found
+
+
+def scalar(text: str) -> object:
+    """A word of a command line as the parsers take it: number, truth value, or itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
