@@ -37,7 +37,7 @@ for step in range(5):
         if step in overflows:
             # Its gradient fits into float32, and with the loss scale it does not: the last layer says so first.
             loss = loss * 1e37
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)

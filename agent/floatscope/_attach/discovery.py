@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from floatscope._guard import Guard
+from floatscope._log import logger
 from floatscope._own_ops import backward_runs, transformed
 from floatscope._patches import observe
 
@@ -120,7 +121,9 @@ class Discovery:
                 self._stop_watching_forward()  # those that it waited for are gone
                 return
             updated = {id(p) for optimizer in self._waiting() for g in optimizer.param_groups for p in g["params"]}
-            if any(id(p) in updated for p in module.parameters()):
+            own = list(module.parameters())
+            # Lazy ones have a shape after this: the backward pass comes soon enough.
+            if any(id(p) in updated for p in own) and not any(map(nn.parameter.is_lazy, own)):
                 self._attach(module)
 
     def _backward_begins(self, *_: object) -> None:
@@ -166,7 +169,11 @@ class Discovery:
         self._stop_watching_forward()
         from floatscope._attach.attachment import attach
 
-        scope = attach(optimizers, called, self._scaler(), self._watch)
+        try:
+            scope = attach(optimizers, called, self._scaler(), self._watch)
+        except ValueError as error:
+            logger.warning("not attached: %s; the program runs without telemetry", error)
+            return None
         if scope is not None:
             self._scopes.append(scope)
         return scope

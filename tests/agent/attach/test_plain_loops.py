@@ -54,41 +54,33 @@ def closing() -> nn.Module:
 
         def closure(step: int = step) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = model(batch(step)).square().mean()
+            loss: torch.Tensor = model(batch(step)).square().mean()
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return model
 
 
 def scaled(*, fused: bool = False, overflows: tuple[int, ...] = (1, 3)) -> nn.Module:
     model = network()
+    last = model.get_parameter("2.weight")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(5):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = model(batch(step))
-        if step in overflows:
-            # Infinite as scaled, in the last layer alone.
-            model[2].weight.register_hook(_Overflow(model[2].weight))
-        scaler.scale(out.float().square().mean()).backward()  # type: ignore[no-untyped-call]
+        # Infinite as scaled, in the last layer alone.
+        infinite = [last.register_hook(lambda gradient: gradient * math.inf)] if step in overflows else []  # type: ignore[no-untyped-call]
+        scaler.scale(out.float().square().mean()).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        for hook in list(model[2].weight._backward_hooks or ()):
-            del model[2].weight._backward_hooks[hook]
+        for hook in infinite:
+            hook.remove()
     return model
-
-
-class _Overflow:
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self.parameter = parameter
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * math.inf
 
 
 def fused() -> nn.Module:
@@ -274,8 +266,9 @@ def test_adapters_that_are_added_later_are_seen(found: Found) -> None:
     first = torch.optim.SGD(model.parameters(), lr=0.01)
     model(batch(0)).mean().backward()
     first.step()
-    model.add_module("adapter", nn.Linear(1, 1))
-    second = torch.optim.SGD(model.adapter.parameters(), lr=0.01)
+    adapter = nn.Linear(1, 1)
+    model.add_module("adapter", adapter)
+    second = torch.optim.SGD(adapter.parameters(), lr=0.01)
     model(batch(1)).mean().backward()
     second.step()
     assert [set(sink.layers()) for sink in found.sinks] == [{"0", "2"}, {"0", "2", "adapter"}]
@@ -305,6 +298,27 @@ def test_a_compiled_model_is_attached_to_before_it_is_compiled(found: Found) -> 
     assert set(found.sink.layers()) == {"0", "2"}
     assert not any("compiled before" in reason for reason in found.scopes[0].coverage["reasons"])
     torch.compiler.reset()
+
+
+def test_a_lazy_model_is_attached_to_once_it_has_a_shape(found: Found) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1]
+    assert found.sink.layers()["0"].parameters == 15
+
+
+def test_what_cannot_be_watched_is_said_and_the_training_goes_on(
+    found: Found, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("FLOATSCOPE_SERVER", "nonsense")
+        ordinary()
+    assert not found.scopes
+    (said,) = [record.message for record in caplog.records if "not attached" in record.message]
+    assert "expected http://HOST:PORT or https://HOST:PORT, got 'nonsense'; the program runs without telemetry" in said
 
 
 def test_the_global_hook_is_gone_once_the_model_is_found(found: Found) -> None:
