@@ -8,7 +8,7 @@ magnitude is the largest as its format meets it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from floatscope_server.frame import F64, FIELD_DTYPES, Frame
 
-__all__ = ["MERGING", "Merged", "merge_ranks"]
+__all__ = ["MERGING", "Merged", "merge_ranks", "unobserved"]
 
 MERGING = ("shard", "replica", "data")
 """Placements whose rows belong together over the ranks; those of any other one are shown rank by rank."""
@@ -169,6 +169,12 @@ def merge_ranks(
     return Merged(together=_frame(steps, total.part), present=total.part.present, argmax=total.argmax, alone=alone)
 
 
+def unobserved(frame: Frame, where: _Bool) -> Frame:
+    """``frame`` as if nothing had been observed in the cells ``where`` [steps, layers]."""
+    fields = {name: np.where(where, _blank(name, ()), values) for name, values in frame.fields.items()}
+    return replace(frame, fields=fields)
+
+
 def _by_rank(frames: Iterable[tuple[int, Frame]]) -> Iterator[tuple[int, list[Frame]]]:
     held: list[Frame] = []
     current: int | None = None
@@ -182,7 +188,7 @@ def _by_rank(frames: Iterable[tuple[int, Frame]]) -> Iterator[tuple[int, list[Fr
         yield current, held
 
 
-def _blank(name: str, shape: tuple[int, int]) -> npt.NDArray[Any]:
+def _blank(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """What stands where nothing is known."""
     dtype = np.dtype(FIELD_DTYPES[name])
     if name == "absmin":

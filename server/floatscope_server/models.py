@@ -13,6 +13,7 @@ from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Sm
 from sqlmodel import Field, SQLModel
 
 __all__ = [
+    "AGAIN",
     "CONTINUED",
     "NONFINITE",
     "Attempt",
@@ -40,7 +41,7 @@ __all__ = [
     "Writer",
 ]
 
-NONFINITE, CONTINUED = 1, 2
+NONFINITE, CONTINUED, AGAIN = 1, 2, 4
 """Bits of ``WalFrame.flags``."""
 
 # SQLite only numbers rows by itself where the key is spelled INTEGER.
@@ -193,7 +194,8 @@ class WalFrame(SQLModel, table=True):
 
     ``id`` grows in the order of commits and is never used again: of two frames with one step the later one stands.
     ``first`` and ``n`` are its columns: steps, or seconds for ``gpu``. ``flags`` bit 0: something in it is not finite,
-    bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``). ``rank`` -1 is all
+    bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``), bit 2: its rank is
+    in the tile already, and it waits for the other ranks of that to send these steps again too. ``rank`` -1 is all
     ranks together: scalars that the block of ``writer`` completed. ``data`` is the msgpack of the part
     (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries.
 

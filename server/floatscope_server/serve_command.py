@@ -109,7 +109,10 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     try:
         app = create_app(settings)
         server = Server(app, listener, on_ready=lambda: _say(f"floatscope listening on http://{address_of(listener)}"))
+        store = app.state.services.store
+        # What restarts servers can, then; one that answers nothing but 503 helps nobody.
+        store.on_given_up = server.stop
         app.state.services.prepare()
     except (StoreError, ValueError) as error:
         return _fail(str(error))
-    return 0 if server.serve_forever() else 2
+    return 0 if server.serve_forever() and not store.given_up else 2

@@ -8,20 +8,26 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from sqlmodel import select
+from sqlmodel import Session, func, select
 from websockets.exceptions import WebSocketException
 
 from floatscope import wire
 from floatscope_server.database import database_of
-from floatscope_server.models import ScalarSeries, Writer
-from floatscope_server.query.line import run_named
+from floatscope_server.models import ScalarSeries, Stream, StreamState, Writer
+from floatscope_server.query.frames import FrameCache, summary_frames
+from floatscope_server.query.line import Stretch, run_named
 from floatscope_server.query.series import raw_series
 from floatscope_server.settings import Settings
 from floatscope_server.store.parts import MAX_STEP
+from floatscope_server.store.tilestore import Place, StreamKey, read_planes
+from floatscope_server.tiles.geometry import COLUMNS
+from floatscope_server.tiles.statistics import Agg, Stat
 from tests.needs import needs
 from tests.postgres import Cluster, programs
 from tests.server.conftest import Agent, Make, Reply
@@ -116,7 +122,8 @@ class Load:
 
 
 def _check(settings: Settings, load: Load) -> None:
-    """Every block is there once: a scalar's figures count each point that is written."""
+    """Every block is there once, in the tail or sealed: a scalar's figures count each point that is written, and the
+    elements of a layer add up over the ranks."""
     assert load.broken == []
     reader = database_of(settings).reader()
     with reader.session() as session:
@@ -125,6 +132,7 @@ def _check(settings: Settings, load: Load) -> None:
         run = run_named(session, "run")
         assert run.id is not None
         steps, values = raw_series(session, run.id, ["loss"], 0, MAX_STEP)["loss"]
+        elements, highest = _summaries(session, run.id, max(writer.last_seq for writer in writers))
     reader.close()
     assert sorted(writer.rank for writer in writers) == list(range(_RANKS))
     for writer in writers:
@@ -136,6 +144,40 @@ def _check(settings: Settings, load: Load) -> None:
     last = next(writer.last_seq for writer in writers if writer.rank == 0)
     assert np.array_equal(steps, np.arange(last))
     assert np.array_equal(values, np.arange(last))
+    reached = np.array([[writer.last_seq] for writer in writers])
+    assert np.array_equal(elements, 100 * (np.arange(len(elements)) < reached).sum(axis=0))
+    np.testing.assert_allclose(highest, 1.0 + np.arange(len(highest)), rtol=2.0**-13)
+
+
+def _sealed(settings: Settings) -> int:
+    """Tiles and chunks that were published so far."""
+    reader = database_of(settings).reader()
+    try:
+        with reader.session() as session:
+            return int(session.exec(select(func.sum(StreamState.epoch))).one() or 0)
+    finally:
+        reader.close()
+
+
+def _has_sealed(settings: Settings, load: Load, before: int) -> bool:
+    return bool(load.broken) or _sealed(settings) > before
+
+
+def _summaries(session: Session, run: int, end: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Of the layer, by step up to ``end``: elements over all ranks, and the largest magnitude."""
+    state = session.exec(select(StreamState).join(Stream).where(Stream.name == "layer/grad")).one()
+    elements, highest = np.zeros(end), np.zeros(end)
+    key = StreamKey(run_id=run, stream_id=state.stream_id, attempt=1, sealed=state.sealed, epoch=state.epoch)
+    for idx, planes in read_planes(session, key, Place(0, 0, 0, 0), state.sealed // COLUMNS).items():
+        part = slice(idx * COLUMNS, (idx + 1) * COLUMNS)
+        elements[part], highest[part] = planes[Stat.COUNT, Agg.VALUE][0], planes[Stat.ABSMAX, Agg.VALUE][0]
+    everything = Stretch(attempt=1, first=0, last=MAX_STEP)
+    for frame in summary_frames(session, FrameCache(0), state.stream_id, everything):
+        part = slice(frame.content.first_step, frame.content.first_step + frame.content.steps)
+        assert part.start >= state.sealed
+        elements[part] += frame.content["count"][:, 0]
+        highest[part] = np.fmax(highest[part], frame.content["absmax"][:, 0])
+    return elements, highest
 
 
 def _free_port() -> int:
@@ -173,8 +215,12 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
     load = Load(make, f"127.0.0.1:{port}", wait_for)
     server = serve()
     with load.running():
-        for _ in range(kills):
+        for number in range(kills):
             load.go_on(30)
+            if kills > 3 and number % 10 == 0:
+                # The rules tell how far they are once a second, and only what they have judged is sealed.
+                before = _sealed(settings)
+                wait_for(partial(_has_sealed, settings, load, before), "a seal")
             server.process.kill()
             server.finish()
             server = serve()
@@ -182,6 +228,7 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
     server.process.terminate()
     assert server.finish()[0] == 0
     _check(settings, load)
+    assert kills <= 3 or _sealed(settings)
     if engine == "sqlite":
         with closing(sqlite3.connect(settings.database)) as raw:
             assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

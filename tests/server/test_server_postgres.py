@@ -31,6 +31,7 @@ from tests.databases import Databases
 from tests.needs import needs
 from tests.postgres import Cluster, programs
 from tests.server.conftest import Make, MakePen, Pen
+from tests.server.programs import Command
 
 _SECRET = "a-password-of-nobody"
 
@@ -362,3 +363,17 @@ def test_a_server_that_lost_the_store_to_another_gives_up(
     assert not store.writing
     assert "start this one again" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_the_process_of_a_server_that_gave_up_ends(url: str, command: Callable[..., Command]) -> None:
+    server = command("server", "--port", "0", "--db", url)
+    server.address()
+    _execute(
+        url,
+        "BEGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'floatscope writer'; "
+        "UPDATE meta SET value = 'another' WHERE key = 'owner'; COMMIT",
+    )
+    status, _, err = server.finish()
+    assert status == 2
+    assert "start this one again" in err
+    assert "Traceback" not in err

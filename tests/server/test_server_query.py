@@ -20,7 +20,7 @@ from floatscope_server.jsontext import is_missing, values_of
 from floatscope_server.query.fields import AGGREGATES, METRICS, MISSING
 from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map
 from floatscope_server.query.line import BadQueryError, run_named
-from floatscope_server.query.pool import cell_size, merge_worst, pool_steps
+from floatscope_server.query.pool import cell_size
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import raw_series, scalar_figures, scalar_series
 from floatscope_server.query.show import show
@@ -82,31 +82,6 @@ def test_cells_are_powers_of_two_aligned_and_as_fine_as_fits() -> None:
         if cell > 1:
             half = cell // 2
             assert last // half - first // half + 1 > columns
-
-
-@pytest.mark.parametrize("worst", ["min", "max"])
-def test_pooling_follows_its_rules_cell_by_cell(worst: str) -> None:
-    rng = np.random.default_rng(1)
-    pool = np.array([1.0, -2.0, 3.5, np.inf, -np.inf, MISSING], np.float32)
-    for cell in (1, 2, 8):
-        plane = pool[rng.integers(0, len(pool), (29, 7))]
-        gaps = np.sort(rng.choice(200, 29, replace=False))
-        for steps in (np.arange(29), gaps, 10**12 + gaps):
-            cells, pooled = pool_steps(plane, steps // cell, worst)
-            assert cells.tolist() == sorted(set((steps // cell).tolist()))
-            for (column, at), row in itertools.product(enumerate(cells), range(7)):
-                assert _same(pooled[column, row], _pool_slowly(plane[steps // cell == at, row], worst))
-    a, b = pool[rng.integers(0, len(pool), (2, 50, 4))]
-    merged = merge_worst(a, b, worst)
-    for at in np.ndindex(merged.shape):
-        assert _same(merged[at], _pool_slowly(np.array([a[at], b[at]]), worst))
-
-
-def _pool_slowly(cell: npt.NDArray[np.float32], worst: str) -> np.float32:
-    observed = [value for value in cell if not is_missing(np.array([value]))[0]]
-    if not observed:
-        return np.float32(MISSING)
-    return np.float32(min(observed) if worst == "min" else max(observed))
 
 
 def _same(a: npt.ArrayLike, b: npt.ArrayLike) -> bool:

@@ -214,6 +214,7 @@ def test_what_is_settled_keeps_its_tag_until_it_is_patched(
     "path",
     [
         "runs/run/latest?metrics=absmax",
+        "runs/run/scalars?names=loss",
         "runs/run/tail?metric=absmax",
         "compare?runs=run,other&metric=absmax",
         "compare?runs=run,other&what=scalars",

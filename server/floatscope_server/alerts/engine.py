@@ -47,6 +47,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters, RunWindow
 from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
+from floatscope_server.store.backoff import FIRST_S, doubled
 from floatscope_server.store.lifecycle import ENDED, GONE
 
 __all__ = ["AlertEngine", "alerts_of"]
@@ -56,8 +57,6 @@ _log = logging.getLogger(__name__)
 _RUNS_IN_MEMORY = 64
 _FLUSH_S = 1.0
 _SWEEP_S = 2.0
-_RETRY_S = 1.0
-_RETRY_AT_MOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -266,7 +265,7 @@ class AlertEngine:
             action()
         except Exception as error:  # noqa: BLE001 - logged
             before = self._paused.get(key)
-            seconds = _RETRY_S if before is None else min(2 * before.seconds, _RETRY_AT_MOST_S)
+            seconds = doubled(0.0 if before is None else before.seconds)
             self._paused[key] = _Pause(time.monotonic() + seconds, seconds)
             self._runs.pop(key, None)
             known = trouble(error) is not None
@@ -298,7 +297,7 @@ class AlertEngine:
         with self._wake:
             self._behind |= keys
             if not self._stopping:
-                self._wake.wait_for(lambda: self._stopping, _RETRY_S)
+                self._wake.wait_for(lambda: self._stopping, FIRST_S)
 
     def _unjudged(self) -> list[_Key]:
         """What was committed and not judged before the last end."""

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from floatscope_server.blocks import MEDIA_TYPE, pack
 from floatscope_server.models import Run
-from floatscope_server.query.answers import Tagged, window_tag
+from floatscope_server.query.answers import Tagged, newest_tag, window_tag
 from floatscope_server.query.devices import device_samples, device_series
 from floatscope_server.query.dump_window import DumpWindow, dump_window
 from floatscope_server.query.fields import METRICS
@@ -76,25 +76,27 @@ async def scalars(
     last: ToStep = None,
     points: Annotated[int, Query(ge=1, le=20_000)] = 1000,
     accept: Accept = "",
+    known: Known = "",
 ) -> Response:
     """Series of the canonical line with their envelope; a cell of more than one step shows mean, min and max."""
+    asked = ("scalars", run, names, first, last, points, MEDIA_TYPE in accept)
 
-    def question(session: Session) -> Response:
-        found = scalar_series(
-            session,
-            run_named(session, run),
-            names=split(names),
-            first=first,
-            last=last,
-            points=points,
-            tails=services.tails,
-        )
-        if MEDIA_TYPE in accept:
-            arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
-            return Response(pack({"series": [series.meta() for series in found]}, arrays), media_type=MEDIA_TYPE)
-        return JSONText([{**series.meta(), **series.arrays()} for series in found])
+    def question(session: Session) -> Tagged:
+        of = run_named(session, run)
+        tag = newest_tag(session, [of], store=services.store.epoch, question=asked, streams=("scalar",))
 
-    return await services.answer(question)
+        def make() -> Response:
+            found = scalar_series(
+                session, of, names=split(names), first=first, last=last, points=points, tails=services.tails
+            )
+            if MEDIA_TYPE in accept:
+                arrays = {f"{series.name}/{key}": array for series in found for key, array in series.arrays().items()}
+                return Response(pack({"series": [series.meta() for series in found]}, arrays), media_type=MEDIA_TYPE)
+            return JSONText([{**series.meta(), **series.arrays()} for series in found])
+
+        return Tagged(tag=tag, settled=False, make=make)
+
+    return await services.shared(asked, known, question)
 
 
 @router.get("/runs/{run}/heatmap", responses=BLOCK)

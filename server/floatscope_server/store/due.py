@@ -10,15 +10,18 @@ from sqlalchemy import ColumnElement, ScalarSelect, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.alerts.models import Evaluated
-from floatscope_server.models import Attempt, LayerRow, Run, Stream, StreamState, WalFrame, Writer
+from floatscope_server.models import AGAIN, Attempt, LayerRow, Run, Stream, StreamState, WalFrame, Writer
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.tilestore import StreamKey, geometry_of
 from floatscope_server.tiles.geometry import COLUMNS, Geometry
 
-__all__ = ["MOST_TILES", "Due", "due_in", "layers_of"]
+__all__ = ["MOST_LATE_TILES", "MOST_TILES", "Due", "due_in", "layers_of", "too_late"]
 
 MOST_TILES = 4
 """Tiles that a rank may hold up the others' by being late; and that may be due in a stream before ingest is slowed."""
+
+MOST_LATE_TILES = 64
+"""What comes later than this is refused: it would be patched into ever more of what is settled."""
 
 _AFTER_END = timedelta(seconds=30)
 """A run that has ended is sealed to its end: whoever comes back later comes late."""
@@ -27,17 +30,24 @@ _AFTER_END = timedelta(seconds=30)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """The tile ``idx`` of a stream, with ``late`` frames for what is sealed of it already; ``behind``, how many tiles
-    are due. ``marks`` are the newest judged seq by ``writer.number``; ``ranks`` those that have reported anything."""
+    are due; ``over``: nothing more is waited for. ``marks`` are the newest judged seq by ``writer.number``; ``ranks``
+    those that have reported anything."""
 
     key: StreamKey
     idx: int
     late: bool
     behind: int
+    over: bool
     geometry: Geometry
     layers: int
     world: int
     marks: dict[int, int]
     ranks: frozenset[int]
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several ranks."""
+        return self.world > 1 or len(self.ranks) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +103,10 @@ def due_in(
         )
         of_attempt = sent.get(state.attempt, [])
         limit = limits[state.attempt]
-        for late, first in oldest:
-            idx = first // geometry.columns
+        for kind, first in oldest.items():
+            idx, late = first // geometry.columns, kind != "ahead"
+            if kind == "again" and limit is not None and not too_late(geometry, idx, state.sealed):
+                continue
             behind = 0 if limit is None else (limit - idx * geometry.columns) // geometry.columns
             if limit is not None and not late and behind > MOST_TILES:
                 # Steps may be far apart.
@@ -106,6 +118,7 @@ def due_in(
                         idx=idx,
                         late=late,
                         behind=0 if late else behind,
+                        over=limit is None,
                         geometry=geometry,
                         layers=layers,
                         world=attempts[state.attempt].world,
@@ -116,24 +129,36 @@ def due_in(
     return found, True
 
 
-def _open(session: Session, run_id: int) -> list[tuple[StreamState, Stream, list[tuple[bool, int]]]]:
-    """The streams and attempts of a run that have an open tail, with the first column of what is late and of the rest,
-    as far as there are such: one statement, however many attempts there were."""
+def too_late(geometry: Geometry, idx: int, sealed: int) -> bool:
+    """Whether tile ``idx`` is too far behind ``sealed`` to be changed."""
+    return (idx + 1) * geometry.columns <= sealed - MOST_LATE_TILES * geometry.columns
+
+
+def _open(session: Session, run_id: int) -> list[tuple[StreamState, Stream, dict[str, int]]]:
+    """The streams and attempts of a run that have an open tail, with the first column of what came "late", of what
+    waits for its ranks to send it "again", and of what lies "ahead" of the watermark, as far as there are such: one
+    statement, however many attempts there were."""
+    waits = col(WalFrame.flags).bitwise_and(AGAIN) != 0
+    behind = col(WalFrame.first) < col(StreamState.sealed)
     rows = session.execute(
         select(
             StreamState,
             Stream,
-            _oldest(col(WalFrame.first) < col(StreamState.sealed)),
-            _oldest(col(WalFrame.first) >= col(StreamState.sealed)),
+            _oldest(behind & ~waits),
+            _oldest(behind & waits),
+            _oldest(~behind),
         )
         .join(Stream, col(Stream.id) == col(StreamState.stream_id))
         .where(col(Stream.run_id) == run_id, col(Stream.name).like("layer/%"))
     )
-    return [
-        (state, stream, [(late, first) for late, first in ((True, behind), (False, ahead)) if first is not None])
-        for state, stream, behind, ahead in rows.all()
-        if behind is not None or ahead is not None
-    ]
+    found: list[tuple[StreamState, Stream, dict[str, int]]] = []
+    for state, stream, *firsts in rows.all():
+        oldest = {
+            kind: first for kind, first in zip(("late", "again", "ahead"), firsts, strict=True) if first is not None
+        }
+        if oldest:
+            found.append((state, stream, oldest))
+    return found
 
 
 def _sent(session: Session, run_id: int, lost_before: datetime, reached: Mapping[str, int]) -> dict[int, list[_Sent]]:

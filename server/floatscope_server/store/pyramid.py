@@ -10,7 +10,7 @@ something comes into its stretch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FAN", "Changes", "Entries", "Piece", "Shape", "cell_of", "grow"]
+__all__ = ["FAN", "Changes", "Entries", "Piece", "Shape", "cell_of", "grow", "whole_from"]
 
 FAN = 8
 """From one level to the next. 4 is half as slow at worst to read and takes 30 % more room."""
@@ -113,6 +113,20 @@ def grow(levels: dict[int, list[Piece]], new: Any, shape: Shape, load: Callable[
     for level, pieces in levels.items():
         changes.added += [(level, piece) for piece in pieces if piece.id is None]
     return changes
+
+
+def whole_from(levels: Mapping[int, Sequence[Piece]], shape: Shape) -> int:
+    """The step from which on nothing has been dropped that a level above still has; 0 if nothing was. What comes before
+    it cannot be brought in: what is above would be made of it alone."""
+    there = sorted(level for level, pieces in levels.items() if pieces)
+    border = 0
+    for low, high in pairwise(sorted({0, *there})):
+        cell, above = shape.cell(high), levels[high]
+        below = levels.get(low)
+        end = below[0].first if below else (above[-1].last // cell + 1) * cell
+        if above[0].first < end // cell * cell:
+            border = max(border, -(-end // cell) * cell)
+    return border
 
 
 def _level_above(levels: dict[int, list[Piece]], level: int, shape: Shape) -> int | None:

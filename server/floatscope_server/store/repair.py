@@ -31,6 +31,7 @@ from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.planes import Planes, pooled_planes
 from floatscope_server.tiles.points import Points, Records
 from floatscope_server.tiles.pool import pool
+from floatscope_server.tiles.rank_sets import RankSets
 from floatscope_server.tiles.rows import beside, spliced
 from floatscope_server.tiles.statistics import Agg, Stat
 
@@ -55,6 +56,9 @@ class Mending:
 def fault(geometry: Geometry, row: Any, level: int, part: int) -> str | None:  # noqa: ANN401 - of two tables
     """Why ``row`` is not the tile that it says it is, or None."""
     try:
+        if not level and row.stat == Stat.RANKS:
+            rows, columns, _ = RankSets.decoded(row.data).bits.shape
+            return None if columns == geometry.columns and rows <= geometry.block else f"it is of {columns} columns"
         tile = decode(row.data)
     except (TileError, ValueError, RuntimeError) as error:
         return str(error)

@@ -18,6 +18,7 @@ from sqlmodel import Session, col
 from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
+from floatscope_server.store.backoff import doubled
 from floatscope_server.store.due import MOST_TILES, Due, due_in
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.replay import WARM_UP_STEPS
@@ -38,8 +39,6 @@ _ADVANCE = 64
 _LATE_S = 2.0
 """Between two patches of a tile, so that what comes late in many small blocks is patched in few."""
 _PAUSE_S = 0.1
-_RETRY_S = 1.0
-_RETRY_AT_MOST_S = 60.0
 
 
 class Store(Protocol):
@@ -236,7 +235,7 @@ class Sealer:
             return self._drop(due, error)
         except Exception as error:  # noqa: BLE001 - logged; the tail stays as it was
             self.failed += 1
-            seconds = _RETRY_S if before is None or not before.seconds else min(2 * before.seconds, _RETRY_AT_MOST_S)
+            seconds = doubled(0.0 if before is None else before.seconds)
             self._paused[part] = _Pause(self._monotonic() + seconds, seconds)
             text = "stream %d, attempt %d could not be sealed at tile %d; trying again in %g s: %s"
             _log.warning(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sqlalchemy import bindparam, case, delete, insert, update
@@ -18,13 +18,15 @@ from sqlmodel import Session, SQLModel, col, func, or_, select
 
 from floatscope import wire
 from floatscope_server.models import Gap, HistTile, Run, ScalarChunk, ScalarSeries, Stream, StreamState, WalFrame
+from floatscope_server.observation import ALL_RANKS
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.store.framed import devices_of, histograms_of, scalars_of
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.lifecycle import ENDED
-from floatscope_server.store.pyramid import Changes, Piece, grow
+from floatscope_server.store.pyramid import Changes, Piece, grow, whole_from
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK, HISTOGRAM_SHAPE, figures_of, series_shape
 from floatscope_server.store.tail import Tail, aligned, free_devices, free_frames, is_over, kept_from, tail_of
+from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.points import Points
 
 __all__ = ["Due", "MovedError", "Prepared", "commit", "due", "prepare"]
@@ -40,6 +42,8 @@ _BATCH = 400
 """Values in one IN list."""
 
 _MILLISECOND = 1_000_000
+
+_Entries = TypeVar("_Entries", Points, HistRows)
 
 
 class MovedError(RuntimeError):
@@ -102,8 +106,8 @@ class Prepared:
     sealed: int
     series: list[_Series] = field(default_factory=list)
     blocks: list[tuple[int, _Rows]] = field(default_factory=list)
-    damaged: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of ``gap`` for frames that cannot be read."""
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    """For frames that cannot be read, and what came for steps of which single ones are not kept any more."""
 
 
 def due(session: Session, now: float, *, late: bool = True, everything: bool = False) -> list[Due]:
@@ -188,7 +192,7 @@ def prepare(session: Session, item: Due) -> Prepared:
         size += len(row.data)
         if size > _MOST_BYTES:
             break
-    prepared = Prepared(due=_with(item, taken), sealed=end, damaged=_gaps(item, damaged))
+    prepared = Prepared(due=_with(item, taken), sealed=end, gaps=_gaps(item, damaged))
     known = {
         (series.rank, series.name): series
         for series in session.exec(
@@ -205,8 +209,10 @@ def prepare(session: Session, item: Due) -> Prepared:
     for (rank, name), parts in points.items():
         series = known.get((rank, name))
         number = None if series is None else series.id
-        new = Points.joined(parts)
         of_series = levels.get(number or 0, {})
+        new = _in_time(prepared, rank, Points.joined(parts), whole_from(of_series, shape))
+        if not len(new.steps):
+            continue
         changes = grow(of_series, new, shape, lambda chunk: _data(session, ScalarChunk, chunk))
         figures: dict[str, Any] = {"sealed": of_series[0][-1].last + 1}
         if item.stream == "gpu" or series is None:
@@ -271,6 +277,26 @@ def _gaps(item: Due, damaged: Sequence[Any]) -> list[dict[str, Any]]:
     return found
 
 
+def _in_time(prepared: Prepared, rank: int, new: _Entries, kept: int) -> _Entries:
+    """``new`` from step ``kept`` on; the rest is declared. Entries of ``gpu`` go by milliseconds."""
+    late = new.steps < kept
+    if not late.any():
+        return new
+    item, steps = prepared.due, new.steps[late]
+    by_steps = item.stream != "gpu"
+    prepared.gaps.append(
+        {
+            "run_id": item.run_id,
+            "rank": rank,
+            "first": int(steps[0]) if by_steps else 0,
+            "last": int(steps[-1]) if by_steps else 0,
+            "count": len(steps),
+            "reason": f"{item.stream}: late for steps that are not kept one by one any more",
+        }
+    )
+    return new.take(~late)
+
+
 def _scalar_points(scalars: Iterable[wire.Scalars]) -> Iterator[tuple[str, Points]]:
     for series in scalars:
         yield series.name, Points(np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8"))
@@ -316,7 +342,7 @@ def _histograms(session: Session, item: Due) -> Prepared:
     prepared = Prepared(
         due=item,
         sealed=max(row.first + row.n for row in frames),
-        damaged=_gaps(item, [row for row, part in parts if part is None]),
+        gaps=_gaps(item, [row for row, part in parts if part is None]),
     )
     blocks = rows.layer // HISTOGRAM_BLOCK
     for block in np.unique(blocks).tolist():
@@ -337,7 +363,9 @@ def _histograms(session: Session, item: Due) -> Prepared:
             .order_by(col(HistTile.level), col(HistTile.first_step))
         ):
             levels.setdefault(row[1], []).append(Piece(id=row[0], first=row[2], last=row[3], n=row[4]))
-        new = rows.take(blocks == block)
+        new = _in_time(prepared, ALL_RANKS, rows.take(blocks == block), whole_from(levels, HISTOGRAM_SHAPE))
+        if not len(new.steps):
+            continue
         changes = grow(levels, new, HISTOGRAM_SHAPE, lambda chunk: _data(session, HistTile, chunk))
         prepared.blocks.append((block, _Rows.of(changes)))
     return prepared
@@ -365,8 +393,8 @@ def commit(session: Session, prepared: Prepared) -> None:
     )
     if state.rowcount != 1 or gone != len(item.frames):
         raise MovedError(f"stream {item.stream_id} has moved on")
-    if prepared.damaged:
-        connection.execute(insert(Gap), prepared.damaged)
+    if prepared.gaps:
+        connection.execute(insert(Gap), prepared.gaps)
     for series in prepared.series:
         number = series.id if series.id is not None else _new_series(session, item, series)
         _replace(session, ScalarChunk, series.rows, {"series_id": number})

@@ -61,6 +61,9 @@ class Store:
         self.run_observers: list[Callable[[str], None]] = []
         self.layer_observers: list[Callable[[str], None]] = []
         self.lagging: Callable[[], bool] = bool
+        self.given_up = False
+        """Whether the writer has ended untold: only a server that is started anew goes on."""
+        self.on_given_up: Callable[[], object] = bool
         self.counters = Counters()
         self.epoch = ""
         self.layers_version = 0
@@ -85,7 +88,7 @@ class Store:
     def start(self) -> None:
         """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
         opened: Future[None] = Future()
-        self._stopping = False
+        self._stopping = self.given_up = False
         self._thread = threading.Thread(target=self._main, args=(opened,), name="floatscope-store", daemon=True)
         self._thread.start()
         try:
@@ -202,12 +205,13 @@ class Store:
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
             if not opened.done():
                 opened.set_exception(error)
-            elif isinstance(error, StoreError):
-                _log.error("the store's writer has ended: %s", error)
-            else:
-                _log.exception("the store's writer has ended")
+                return
+            self.given_up = True
+            _log.error("the store's writer has ended: %s", error, exc_info=not isinstance(error, StoreError))
         finally:
             self._end()
+            if self.given_up:
+                self.on_given_up()
 
     def _end(self) -> None:
         """Answer what nobody will take up any more."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import Frame
-from floatscope_server.models import WalFrame
+from floatscope_server.merge import unobserved
+from floatscope_server.models import AGAIN, WalFrame
 from floatscope_server.store.framed import frame_of
 from floatscope_server.store.parts import MAX_STEPS
 from floatscope_server.store.tilestore import StreamKey
 from floatscope_server.tiles.departures import Departure, departures
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.planes import Planes, joined, raw_planes
+from floatscope_server.tiles.rank_sets import RankSets, original_of
 from floatscope_server.tiles.rows import beside
 
 __all__ = ["DamagedFrameError", "FrameKey", "Tail", "frames_between"]
@@ -42,14 +45,20 @@ class FrameKey(NamedTuple):
     rank: int
     writer: int
     seq: int
+    flags: int
     nbytes: int
+
+    @property
+    def again(self) -> bool:
+        """Whether it waits for other ranks."""
+        return bool(self.flags & AGAIN)
 
 
 def frames_between(session: Session, key: StreamKey, first: int, end: int) -> list[FrameKey]:
     """The frames with open columns from ``first`` to before ``end``, in the order of arrival."""
     rows = session.execute(
         select(
-            *(getattr(WalFrame, name) for name in ("id", "first", "n", "rank", "writer", "seq")),
+            *(getattr(WalFrame, name) for name in ("id", "first", "n", "rank", "writer", "seq", "flags")),
             func.length(WalFrame.data),
         )
         .where(
@@ -67,8 +76,8 @@ def frames_between(session: Session, key: StreamKey, first: int, end: int) -> li
 class Tail:
     """What ``keys`` say of the tile at column ``first``. ``session`` is not needed after the first lines of this.
 
-    ``layers`` are those of the run, ``ranks`` those of the attempt. ``same``: only the rows that other ranks have as
-    well, or only the others. ``DamagedFrameError``.
+    ``layers`` are those of the run, ``ranks`` those of the attempt. ``replicas``: only these, or only the others.
+    ``but`` gives, by block, cells whose ranks do not count, nor copies of theirs. ``DamagedFrameError``.
     """
 
     def __init__(
@@ -80,14 +89,16 @@ class Tail:
         first: int,
         layers: int,
         ranks: int,
-        same: bool | None = None,
+        replicas: bool | None = None,
+        but: Callable[[int], RankSets | None] | None = None,
     ) -> None:
         self._geometry = geometry
         self._first = first
         self._ranks = ranks
-        self._same = same
+        self._replicas = replicas
+        self._but = but
         self._frames: list[tuple[int, Frame]] = []
-        self._pieces: list[tuple[int, dict[int, Planes]]] = []
+        self._pieces: list[tuple[int, dict[int, Planes], dict[int, RankSets]]] = []
         self._departures: list[Departure] = []
         total = sum(key.nbytes for key in keys)
         if total <= _BYTES:
@@ -101,10 +112,16 @@ class Tail:
     def planes(self, block: int) -> Planes:
         """Level 0 of ``block``; empty if nothing was observed in it."""
         if self._pieces:
-            parts = [of_block.get(block, {}) for _, of_block in self._pieces]
+            parts = [of_block.get(block, {}) for _, of_block, _ in self._pieces]
             rows = max((len(plane) for part in parts for plane in part.values()), default=0)
-            return beside(parts, [width for width, _ in self._pieces], rows)
+            return beside(parts, [width for width, _, _ in self._pieces], rows)
         return self._planes(block, self._frames, self._first, self._geometry.columns, self._layers)
+
+    def rank_sets(self, block: int) -> RankSets:
+        """Which ranks have rows of ``block``."""
+        if self._pieces:
+            return RankSets.beside([sets.get(block, RankSets.none(0, width)) for width, _, sets in self._pieces])
+        return self._sets(block, self._frames, self._first, self._geometry.columns, self._layers)
 
     def departures(self, block: int) -> list[Departure]:
         """Where ranks depart from each other."""
@@ -114,8 +131,7 @@ class Tail:
 
     def _wanted(self, session: Session, keys: Sequence[FrameKey], layers: int) -> Iterator[tuple[int, Frame]]:
         for rank, frame in _decoded(session, keys, layers):
-            same = frame.placement == "replica" or (frame.copy_of >= 0 and frame.copy_of != rank)
-            if self._same is None or self._same == same:
+            if self._replicas is None or self._replicas == (frame.placement == "replica"):
                 yield rank, frame
 
     def _in_pieces(self, session: Session, keys: Sequence[FrameKey], layers: int, width: int) -> int:
@@ -128,7 +144,11 @@ class Tail:
             top = max(top, known - 1)
             blocks = range(-(-known // self._geometry.block))
             self._pieces.append(
-                (columns, {block: self._planes(block, frames, start, columns, known) for block in blocks})
+                (
+                    columns,
+                    {block: self._planes(block, frames, start, columns, known) for block in blocks},
+                    {block: self._sets(block, frames, start, columns, known) for block in blocks},
+                )
             )
             if self._ranks > 1:
                 for block in blocks:
@@ -137,14 +157,36 @@ class Tail:
 
     def _planes(self, block: int, frames: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int) -> Planes:
         begin = block * self._geometry.block
+        but = None if self._but is None else self._but(block)
         return raw_planes(
-            frames,
+            frames if but is None else self._without(frames, but, begin),
             first=first,
             columns=columns,
             layers=min(self._geometry.block, layers - begin),
             ranks=self._ranks,
             first_layer=begin,
         )
+
+    def _sets(self, block: int, frames: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int) -> RankSets:
+        begin = block * self._geometry.block
+        rows = max(0, min(self._geometry.block, layers - begin))
+        return RankSets.of(frames, first=first, columns=columns, layers=rows, first_layer=begin)
+
+    def _without(
+        self, frames: Sequence[tuple[int, Frame]], but: RankSets, first_layer: int
+    ) -> Iterator[tuple[int, Frame]]:
+        """``frames`` as if nothing had been observed in those cells; ``but`` begins where the tile does."""
+        end = self._first + self._geometry.columns
+        for rank, frame in frames:
+            if frame.first_step >= end or frame.first_step + frame.steps <= self._first:
+                continue
+            cut = frame.between(self._first, end - 1)
+            own = np.flatnonzero((cut.layers >= first_layer) & (cut.layers < first_layer + len(but.bits)))
+            row = cut.first_step - self._first
+            known = but.has(rank) | but.has(original_of(rank, frame))
+            gone = np.zeros((cut.steps, len(cut.layers)), np.bool_)
+            gone[:, own] = known[cut.layers[own] - first_layer, row : row + cut.steps].T
+            yield rank, unobserved(cut, gone) if gone.any() else cut
 
     def _departing(
         self, block: int, frames: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int

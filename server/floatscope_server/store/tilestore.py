@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,14 +11,17 @@ from sqlalchemy import Connection, delete, insert, literal, select, update
 from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.models import Stream, StreamState, Tile, TileRaw, WalFrame
+from floatscope_server.tiles.codec import TileError
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.planes import Planes
+from floatscope_server.tiles.rank_sets import RankSets
 from floatscope_server.tiles.rows import TileRow, decoded
 from floatscope_server.tiles.statistics import POOLED, RAW, Agg, Stat
 
 __all__ = [
     "OvertakenError",
     "Place",
+    "StoredSets",
     "StreamKey",
     "advance",
     "change",
@@ -29,17 +33,21 @@ __all__ = [
     "has_raw",
     "hold",
     "insert_tiles",
+    "rank_row",
     "read_planes",
+    "read_rank_sets",
     "replace_tiles",
     "settle_geometry",
 ]
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE = 500
 """Values in one IN."""
 
 _STATS = tuple(int(stat) for stat in Stat)
 _AGGS = tuple(int(agg) for agg in Agg)
-_RAW_KEYS = tuple(int(stat) for stat in {**RAW, **POOLED})
+_RAW_KEYS = tuple(int(stat) for stat in (*RAW, *POOLED, Stat.RANKS))
 _POOLED_KEYS = tuple(int(stat) for stat in POOLED)
 
 
@@ -198,8 +206,35 @@ def read_planes(
     rows = session.execute(select(table.idx, table.stat, table.agg, table.flags, table.data).where(*where))
     by_idx: dict[int, list[TileRow]] = {}
     for idx, *row in rows:
-        by_idx.setdefault(idx, []).append(TileRow(*row))
+        if row[0] != Stat.RANKS:
+            by_idx.setdefault(idx, []).append(TileRow(*row))
     return {idx: decoded(found, level=level) for idx, found in by_idx.items()}
+
+
+def read_rank_sets(session: Session, key: StreamKey, idx: int) -> dict[int, StoredSets]:
+    """Of tile ``idx`` of level 0, by block, as far as there are any."""
+    where = *_of(TileRaw, key), col(TileRaw.stat) == int(Stat.RANKS), col(TileRaw.idx) == idx
+    rows = session.execute(select(col(TileRaw.block), col(TileRaw.data)).where(*where))
+    return {block: StoredSets(data) for block, data in rows}
+
+
+class StoredSets(NamedTuple):
+    """Sets of ranks as they are stored: decoded they may take some MB."""
+
+    data: bytes
+
+    def sets(self) -> RankSets | None:
+        """None if they are damaged."""
+        try:
+            return RankSets.decoded(self.data)
+        except TileError as error:
+            _log.error("it is not known any more whose rows a tile has: %s", error)
+            return None
+
+
+def rank_row(sets: RankSets) -> TileRow:
+    """The row of ``sets``."""
+    return TileRow(int(Stat.RANKS), int(Agg.VALUE), 0, sets.encoded())
 
 
 def has_raw(session: Session, key: StreamKey, idx: int) -> bool:

@@ -20,12 +20,22 @@ _F64 = npt.NDArray[np.float64]
 
 
 def overlaid(held: Planes, late: Planes) -> Planes:
-    """``held`` with what ``late`` observed in its place: of one rank the later one stands. Both are ``raw_planes`` of
-    the same columns and layers."""
+    """``held`` with what ``late`` observed in its place. Both are ``raw_planes`` of the same columns and layers."""
     there = late.get((Stat.COUNT, Agg.VALUE))
-    if there is None:
-        return held
-    return {key: _chosen(_observed(there), late.get(key), held.get(key)) for key in {**held, **late}}
+    if there is None or (Stat.COUNT, Agg.VALUE) not in held:
+        return held if there is None else late
+    where = _observed(there)
+    apart = {(stat, agg) for stat, agg in {**held, **late} if agg in (Agg.MAX, Agg.MIN)}
+    planes = {key: _chosen(where, late.get(key), held.get(key)) for key in {**held, **late} if key not in apart}
+    if apart:
+        ours, theirs, values = _values(held), _values(late), _values(planes)
+        ours, theirs, values = ours | derived(ours), theirs | derived(theirs), values | derived(values)
+    for stat, agg in sorted(apart):
+        # Where one has none it is what it gives way to.
+        plane = _chosen(where, late.get((stat, agg), theirs.get(stat)), held.get((stat, agg), ours.get(stat)))
+        if not same_bits(plane, values[stat]):
+            planes[stat, agg] = plane
+    return planes
 
 
 def patched(held: Planes, late: Planes) -> Planes:
@@ -34,15 +44,19 @@ def patched(held: Planes, late: Planes) -> Planes:
     if (Stat.COUNT, Agg.VALUE) not in late or (Stat.COUNT, Agg.VALUE) not in held:
         return {**held, **late}
     ours, theirs = _values(held), _values(late)
+    ahead = _highest(late, theirs) > _highest(held, ours)
     both = _observed(ours[Stat.COUNT]) & _observed(theirs[Stat.COUNT])
     merged = overlaid(held, late)
-    for stat, value in _added(ours, theirs).items():
+    for stat, value in _added(ours, theirs, ahead).items():
         if stat not in ours and stat not in theirs:
             continue
         merged[stat, Agg.VALUE] = _chosen(both, _narrow(value, stat in _ADDING), merged.get((stat, Agg.VALUE)))
-    if (Stat.ABSMAX, Agg.RANK) in merged:
-        ahead = ~(theirs[Stat.ABSMAX] > ours[Stat.ABSMAX]) & both
-        merged[Stat.ABSMAX, Agg.RANK] = _chosen(ahead, held.get((Stat.ABSMAX, Agg.RANK)), merged[Stat.ABSMAX, Agg.RANK])
+    rank = Stat.ABSMAX, Agg.RANK
+    if rank in merged:
+        # Of equals the lowest rank, as where all of them come in time.
+        lower = late[rank] < held[rank] if rank in held and rank in late else np.zeros_like(both)
+        higher = (theirs[Stat.ABSMAX] > ours[Stat.ABSMAX]) | ((theirs[Stat.ABSMAX] == ours[Stat.ABSMAX]) & lower)
+        merged[rank] = _chosen(both & ~higher, held.get(rank), merged[rank])
     values = _values(merged)
     values |= derived(values)
     ours |= derived(ours)
@@ -59,8 +73,14 @@ def patched(held: Planes, late: Planes) -> Planes:
     return merged
 
 
-def _added(ours: Mapping[Stat, Plane], theirs: Mapping[Stat, Plane]) -> dict[Stat, _F64]:
-    """Both together, where both were observed."""
+def _highest(planes: Planes, values: Mapping[Stat, Plane]) -> Plane:
+    """The largest log2(absmax x scale) of any rank."""
+    plane = planes.get((Stat.LOG2_AMAX, Agg.MAX))
+    return derived(values)[Stat.LOG2_AMAX] if plane is None else plane
+
+
+def _added(ours: Mapping[Stat, Plane], theirs: Mapping[Stat, Plane], ahead: npt.NDArray[np.bool_]) -> dict[Stat, _F64]:
+    """Both together, where both were observed; ``ahead``: where ``theirs`` has the largest magnitude at its cast."""
     shape = ours[Stat.COUNT].shape
     a, b = (
         {stat: values[stat].astype(np.float64) if stat in values else np.full(shape, np.nan) for stat in RAW}
@@ -75,8 +95,7 @@ def _added(ours: Mapping[Stat, Plane], theirs: Mapping[Stat, Plane]) -> dict[Sta
     added[Stat.RMS] = np.sqrt(_weighted(a[Stat.RMS] ** 2, finite_a, b[Stat.RMS] ** 2, finite_b))
     for stat in _SHARES:
         added[stat] = _weighted(a[stat], alive_a, b[stat], alive_b)
-    amax_a, amax_b = (v[Stat.ABSMAX] * np.where(np.isnan(v[Stat.SCALE]), 1.0, v[Stat.SCALE]) for v in (a, b))
-    added[Stat.SCALE] = np.where(amax_b > amax_a, b[Stat.SCALE], a[Stat.SCALE])
+    added[Stat.SCALE] = np.where(ahead, b[Stat.SCALE], a[Stat.SCALE])
     return added
 
 

@@ -36,6 +36,8 @@ class Stat(IntEnum):
     """log2(absmax x scale), from which headroom in any format follows; -inf for an all-zero tensor."""
     STEPS = 23
     """Steps of the cell in which the layer was observed."""
+    RANKS = 24
+    """No numbers but ``rank_sets.RankSets``, at level 0 of what several ranks send."""
 
 
 class Agg(IntEnum):

@@ -9,12 +9,13 @@ import pytest
 from sqlmodel import col, select
 
 from floatscope import wire
-from floatscope_server.models import HistTile, ScalarChunk
+from floatscope_server.models import Gap, HistTile, ScalarChunk
 from floatscope_server.query.devices import device_series
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import run_named
 from floatscope_server.store import Store
 from floatscope_server.store.series_thread import SeriesThread
+from tests.server.bodies import histogram
 from tests.server.keeping import kept
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ def _power(store: Store, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - of
     with store.read() as session:
         (found,) = device_series(session, run_named(session, "run"), **asked)
     return found
+
+
+def _gaps(store: Store) -> list[tuple[int, int, str]]:
+    with store.read() as session:
+        return [(gap.first, gap.count, gap.reason) for gap in session.exec(select(Gap))]
 
 
 def test_readings_of_cards(store: Store, pen: MakePen, clock: Clock) -> None:
@@ -68,6 +74,22 @@ def test_readings_of_cards(store: Store, pen: MakePen, clock: Clock) -> None:
     assert fine["max"].max() == 5000.0
     assert 100 <= len(fine["times"]) <= 140
     assert len(_power(store, first=start + 5000, last=start + 5999, points=1000)["times"]) == 1000
+    # What comes now for the steps that have gone changes nothing of what is left of them.
+    late = wire.Device(
+        time_ns=(start + 77) * 10**9,
+        backend="nvml",
+        index=0,
+        pci=None,
+        name=None,
+        vram_total_bytes=None,
+        power_watts=9000.0,
+    )
+    assert isinstance(one.deliver(wire.Body(devices=(late,))), wire.Ack)
+    SeriesThread(store).seal(everything=True)
+    again = _power(store, points=100)
+    for name in ("times", "values", "min", "max", "n", "cell"):
+        np.testing.assert_array_equal(again[name], after[name])
+    assert _gaps(store) == [(0, 1, "gpu: late for steps that are not kept one by one any more")]
     border = _power(store, first=start + 4000, last=start + 4499, points=1000)
     assert np.diff(border["times"]).max() <= 16.0
 
@@ -96,7 +118,7 @@ def test_histograms(store: Store, pen: MakePen, make: Make, clock: Clock) -> Non
     def shown(columns: int) -> dict[str, Any]:
         with store.read() as session:
             run = run_named(session, "run")
-            return layer_histogram(session, run, layer="l3", kind="grad", first=None, last=None, columns=columns)
+            return layer_histogram(session, run, layer="l0", kind="grad", first=None, last=None, columns=columns)
 
     whole, single = shown(20), shown(400)
     assert single["cell"] == 1
@@ -108,6 +130,15 @@ def test_histograms(store: Store, pen: MakePen, make: Make, clock: Clock) -> Non
     coarse = shown(400)
     assert len(coarse["columns"]) == 50
     assert sum(map(sum, (column["counts"] for column in coarse["columns"]))) == 2 * sum(range(1, 401))
-    clock.now += 180 * _DAY
-    kept.keep(store)
+    one.deliver(wire.Body(histograms=(histogram(33, 200, [5]),)))
+    one.deliver(wire.Body(histograms=(histogram(400, 200, [5]),)))
+    SeriesThread(store).seal(everything=True)
+    again = shown(20)["columns"]
+    assert again[:-1] == whole["columns"][:-1]
+    assert again[-1]["sampled"] == whole["columns"][-1]["sampled"] + 5
+    assert _gaps(store) == [(33, 1, "hist/grad: late for steps that are not kept one by one any more")]
+    for _ in range(2):
+        # What came last is noted, and then old too.
+        clock.now += 181 * _DAY
+        kept.keep(store)
     assert shown(20)["columns"] == []

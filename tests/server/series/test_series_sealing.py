@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlmodel import Session, func, select
 
 from floatscope import wire
@@ -326,3 +326,31 @@ def test_of_a_step_that_came_twice_the_later_one_is_shown_wherever_it_is(store: 
         assert series.min[0] == -3.0
         assert series.min[7] == 0.5
         SeriesThread(store).seal(everything=True)
+
+
+@pytest.mark.parametrize("trouble", ["disk", "mistake"])
+def test_a_stream_that_cannot_be_sealed_is_let_alone_for_ever_longer(
+    tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    with _store(tmp_path) as store:
+        _Writers().deliver(store, 1, 0, {"loss": {step: float(step) for step in range(50)}})
+        thread = SeriesThread(store, monotonic=lambda: now[0])
+
+        def fails(*_: object, **__: object) -> None:
+            if trouble == "disk":
+                store.write(lambda session: session.execute(text("PRAGMA max_page_count=1")))
+                store.write(lambda session: session.execute(text("CREATE TABLE large AS SELECT zeroblob(1000000)")))
+            raise RuntimeError("a mistake of ours")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("floatscope_server.store.series_thread.prepare", fails)
+            for wait, failed in ((0.0, 1), (0.5, 1), (0.6, 2), (1.9, 2), (0.2, 3), (3.9, 3), (0.2, 4)):
+                now[0] += wait
+                assert thread.seal(everything=True) == 0
+                assert len(caplog.records) == failed
+        assert "scalar of run 1 could not be sealed, and stays in the tail; trying again in 8 s" in caplog.text
+        assert ("free space on its disk" if trouble == "disk" else "report it") in caplog.text
+        store.write(lambda session: session.execute(text("PRAGMA max_page_count=1000000")))
+        now[0] += 8.1
+        assert thread.seal(everything=True) == 1

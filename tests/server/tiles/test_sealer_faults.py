@@ -7,26 +7,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from sqlmodel import Session, text
+from sqlmodel import text
 
 from floatscope_server.frame import Frame
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from floatscope_server.store.sealer import Sealer
 from tests.server.tiles.frames import random_frame
+from tests.server.tiles.interposed import Interposed
 from tests.server.tiles.sealing import assert_sealed, deliver, judge, open_frames, states, tiles
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clock, Make, MakePen, OpenStore
-
-_T = TypeVar("_T")
 
 _LAYERS = 60
 """Fifteen blocks: one tile is more than one transaction takes."""
@@ -43,32 +40,7 @@ def _filled(store: Store, pen: MakePen, make: Make) -> list[tuple[int, Frame]]:
     return frames
 
 
-class _Interposed:
-    """A store whose ``job``-th transaction something comes before."""
-
-    def __init__(self, store: Store, job: int, before: Callable[[], object]) -> None:
-        self.jobs = 0
-        self._store = store
-        self._job = job
-        self._before = before
-
-    def write(self, fn: Callable[[Session], _T]) -> _T:
-        self.jobs += 1
-        if self.jobs == self._job:
-            self._before()
-        return self._store.write(fn)
-
-    def read(self) -> AbstractContextManager[Session]:
-        return self._store.read()
-
-    def settle(self) -> None:
-        self._store.settle()
-
-    def now(self) -> datetime:
-        return self._store.now()
-
-
-def _sealer(store: Store | _Interposed, monotonic: Callable[[], float] = lambda: 0.0) -> Sealer:
+def _sealer(store: Store | Interposed, monotonic: Callable[[], float] = lambda: 0.0) -> Sealer:
     return Sealer(store, lost_after_s=60.0, slack=8, monotonic=monotonic)
 
 
@@ -83,7 +55,7 @@ def test_a_kill_at_any_transaction_loses_and_doubles_nothing(
     whole = shutil.copytree(tmp_path / "data", tmp_path / "whole")
     store = Store(Settings(data=whole), clock=clock)
     store.start()
-    counted = _Interposed(store, 0, lambda: None)
+    counted = Interposed(store, 0, lambda: None)
     assert _sealer(counted).seal_due() == 1
     jobs, expected = counted.jobs, tiles(store)
     store.stop()
@@ -109,7 +81,7 @@ def test_a_kill_at_any_transaction_loses_and_doubles_nothing(
 def test_of_two_sealers_one_seals(store: Store, pen: MakePen, make: Make, job: int) -> None:
     frames = _filled(store, pen, make)
     other = _sealer(store)
-    slow = _sealer(_Interposed(store, job, other.seal_due))
+    slow = _sealer(Interposed(store, job, other.seal_due))
     assert slow.seal_due() == 0
     assert (slow.failed, other.sealed) == (0, 1)
     assert states(store)[1][0] == 16
@@ -131,7 +103,7 @@ def test_a_full_disk_leaves_all_as_it_was(store: Store, pen: MakePen, make: Make
         store.write(lambda session: session.connection().execute(text(f"PRAGMA max_page_count={pages}")).all())
 
     # One page is not allowed: it becomes as many as there are.
-    sealer = _sealer(_Interposed(store, 2, lambda: limit(1)), lambda: now[0])
+    sealer = _sealer(Interposed(store, 2, lambda: limit(1)), lambda: now[0])
     assert sealer.seal_due() == 0
     assert sealer.failed == 1
     assert (states(store)[1][0], open_frames(store)) == (0, before)
