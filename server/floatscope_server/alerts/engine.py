@@ -102,7 +102,7 @@ class AlertEngine:
         rules: RuleParameters | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         queue_blocks: int = 1024,
-        queue_bytes: int = 64 << 20,
+        queue_bytes: int = 32 << 20,
     ) -> None:
         self.overflows = 0
         self.observers: list[Callable[[str, Mapping[str, Any]], None]] = []
@@ -161,6 +161,11 @@ class AlertEngine:
                 self._queued_bytes += size
             self._wake.notify()
 
+    def behind(self) -> bool:
+        """Whether so much waits for the rules that the store should wait for them: half of what the queue holds."""
+        blocks, size = self._limits
+        return 2 * len(self._queue) > blocks or 2 * self._queued_bytes > size
+
     def rules_changed(self) -> None:
         """Parameters were set: judge from here on by the new ones. What fires stays as it fired."""
         with self._wake:
@@ -204,6 +209,7 @@ class AlertEngine:
                     _log.error("alerts could not be stored; trying again", exc_info=None if known else error)
                     self._forget(behind, batch)
                     continue
+            batch = []  # nobody needs these blocks while the next ones are waited for
             if stopping or not self._paused:
                 for waiter in waiting:
                     waiter.set()

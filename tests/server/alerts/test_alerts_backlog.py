@@ -75,3 +75,20 @@ def test_marks_move_while_a_backlog_is_judged(
     finally:
         engine.stop()
     assert marks == [1, 2, 3, 4, 5]
+
+
+def test_the_store_is_asked_to_wait_before_the_queue_is_full(
+    build: Build, store: Store, feed: Feed, live: Screen, settings: Settings
+) -> None:
+    engine = AlertEngine(store, live, settings, queue_blocks=4)
+    store.observers[:] = [engine.observe]
+    writer = feed.hello(run="run")
+    waits = []
+    for step in range(4):
+        feed.put(writer, build.body(records={step: {"loss": 2.0}}))
+        waits.append(engine.behind())
+    assert (waits, engine.overflows) == ([False, False, True, True], 0)
+    engine.start()
+    engine.drain()
+    engine.stop()
+    assert not engine.behind()
