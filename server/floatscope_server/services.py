@@ -91,7 +91,7 @@ class Services:
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()
         self.store.observers.append(self.sealer.observe)
-        self.store.lagging = self.sealer.behind
+        self.store.lagging = lambda: self.sealer.behind() or self.alerts.behind()
         self.sealer.start()
         self.series.start()
         await self.outbox.start()

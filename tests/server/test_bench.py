@@ -69,6 +69,22 @@ def test_magnitudes_scatter_as_described() -> None:
     assert not of["infs"].any()
 
 
+def test_every_rank_sends_numbers_of_its_own() -> None:
+    data = Synthetic(layers=3, kinds=2, ranks=2)
+    first, other = (fields(data.body(0, 4, rank).summaries[0])["absmax"] for rank in range(2))
+    assert not np.any(first == other)
+    assert [part.placement for part in data.body(0, 4, 1).summaries] == ["shard", "data"]
+    hello = data.hello("run", "0" * 32, 1)
+    assert (hello.identity.rank, hello.identity.world) == (1, 2)
+
+
+@pytest.mark.parametrize("over", ["process", "websocket"])
+def test_all_ranks_are_acknowledged(over: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(bench_ingest, "--steps", "40", "--layers", "10", "--ranks", "3", "--over", over, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["results"]["samples"] == samples(steps=40, layers=10, kinds=2, ranks=3) == 3 * 40 * 10 * 2 * 8
+
+
 def test_a_query_bench_has_every_figure_and_says_what_misses(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -32,20 +32,17 @@ from floatscope_server.alerts.beside import (
     silent_runs,
     unjudged,
 )
-from floatscope_server.alerts.book import Book, Transition
-from floatscope_server.alerts.keys import framework_of
-from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
+from floatscope_server.alerts.judged import Judged
+from floatscope_server.alerts.ledger import Mark, Work, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
 from floatscope_server.alerts.needs import Live, Store
 from floatscope_server.alerts.notices import due, remind
-from floatscope_server.alerts.tuning import parameters_of
 from floatscope_server.alerts.views import alerts_of
 from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Writer
 from floatscope_server.observation import Observation
-from floatscope_server.rules import RuleParameters, RunWindow
-from floatscope_server.rules.verdict import Finding
+from floatscope_server.rules import RuleParameters
 from floatscope_server.settings import Settings
 from floatscope_server.store.backoff import FIRST_S, doubled
 from floatscope_server.store.lifecycle import ENDED, GONE
@@ -63,48 +60,6 @@ _SWEEP_S = 2.0
 class _Key:
     run_id: int
     attempt: int
-
-
-class _Run:
-    """One attempt of a run in memory: the rules' window, the open alerts, and what is not yet stored of them."""
-
-    def __init__(self, rules: RuleParameters, name: str, config: Mapping[str, Any]) -> None:
-        self.name = name
-        self.rules = rules
-        self._config = config
-        self.window = RunWindow(rules)
-        self.book = Book()
-        self.seqs: dict[str, int] = {}
-        self.held: dict[str, Mark] = {}
-        self.moved: dict[str, Mark] = {}
-        self.transitions: list[Transition] = []
-
-    def mark(self, observation: Observation) -> None:
-        self.seqs[observation.writer] = observation.seq
-        last = observation.body.first_step + max(observation.body.steps, 1) - 1
-        mark = Mark(observation.writer, observation.seq, last, self.window.waits(observation.writer))
-        self.moved[mark.writer] = mark
-        self.held.pop(mark.writer, None)
-        if mark.held:
-            self.held[mark.writer] = mark
-
-    def take(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.transitions += self.book.apply(finding)
-
-    @property
-    def framework(self) -> str:
-        """Whose settings the alerts name."""
-        return framework_of(self._config, self.window.names)
-
-    @property
-    def unstored(self) -> bool:
-        return bool(self.moved or self.transitions or self.book.changed or self.window.skips)
-
-    def stored(self) -> None:
-        self.moved, self.transitions = {}, []
-        self.book.changed.clear()
-        self.window.skips.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +86,7 @@ class AlertEngine:
         rules: RuleParameters | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         queue_blocks: int = 1024,
-        queue_bytes: int = 64 << 20,
+        queue_bytes: int = 32 << 20,
     ) -> None:
         self.overflows = 0
         self.observers: list[Callable[[str, Mapping[str, Any]], None]] = []
@@ -142,12 +97,14 @@ class AlertEngine:
         self._rules = RuleParameters() if rules is None else rules
         self._clock = clock
         self._limits = (queue_blocks, queue_bytes)
-        self._runs: OrderedDict[_Key, _Run] = OrderedDict()
+        self._runs: OrderedDict[_Key, Judged] = OrderedDict()
         self._queue: deque[Observation] = deque()
         self._queued_bytes = 0
         self._behind: dict[_Key, None] = {}
         self._closing: dict[_Key, set[int]] = {}
         self._paused: dict[_Key, _Pause] = {}
+        self._outdated: set[_Key] = set()
+        """Runs in memory whose window was made by other parameters than those that are set."""
         self._stalled: set[_Key] = set()
         self._gap_mark: int | None = None
         self._gap_moved = False
@@ -188,6 +145,11 @@ class AlertEngine:
                 self._queue.append(observation)
                 self._queued_bytes += size
             self._wake.notify()
+
+    def behind(self) -> bool:
+        """Whether so much waits for the rules that the store should wait for them: half of what the queue holds."""
+        blocks, size = self._limits
+        return 2 * len(self._queue) > blocks or 2 * self._queued_bytes > size
 
     def rules_changed(self) -> None:
         """Parameters were set: judge from here on by the new ones. What fires stays as it fired."""
@@ -239,6 +201,7 @@ class AlertEngine:
                     _log.error("alerts could not be stored; trying again", exc_info=None if known else error)
                     self._forget(behind, batch)
                     continue
+            batch = []  # nobody needs these blocks while the next ones are waited for
             if stopping or not self._paused:
                 for waiter in waiting:
                     waiter.set()
@@ -249,7 +212,7 @@ class AlertEngine:
     def _judge_all(self, behind: list[_Key], batch: list[Observation]) -> None:
         now = time.monotonic()
         for key in [*behind, *(key for key, pause in self._paused.items() if pause.due <= now)]:
-            self._alone(key, partial(self._load, key, rebuild=True))
+            self._alone(key, partial(self._load, key))
         for observation in batch:
             key = _Key(observation.run_id, observation.attempt)
             if key not in self._paused:
@@ -278,6 +241,7 @@ class AlertEngine:
         with self._wake:
             if self._new_rules:
                 self._behind |= dict.fromkeys(self._runs)
+                self._outdated |= self._runs.keys()
                 self._new_rules = False
             if idle and not (self._queue or self._behind or self._waiters or self._stopping):
                 self._wake.wait(_FLUSH_S)
@@ -304,15 +268,17 @@ class AlertEngine:
         with self._store.read() as session:
             return [_Key(*found) for found in unjudged(session)]
 
-    def _load(self, key: _Key, *, rebuild: bool = False) -> _Run:
-        """The attempt from the store: marks and open alerts, a silent replay up to the marks, then what lies beyond."""
-        if rebuild and key in self._runs:
+    def _load(self, key: _Key) -> Judged:
+        """The attempt from the store: marks and open alerts, a silent replay up to the marks, then what lies beyond;
+        of one that is in memory what lies beyond alone."""
+        known = self._runs.get(key)
+        if known is not None:
             self._flush()
-            del self._runs[key]
+            if key in self._outdated:
+                del self._runs[key]
+                known = None
+        self._outdated.discard(key)
         with self._store.read() as session:
-            row = session.get(Run, key.run_id)
-            assert row is not None, "a committed block belongs to a run"
-            run = _Run(parameters_of(session, key.run_id, self._rules), row.name, row.config)
             marks = session.exec(
                 select(Evaluated).where(Evaluated.run_id == key.run_id, Evaluated.attempt == key.attempt)
             ).all()
@@ -321,15 +287,15 @@ class AlertEngine:
                     Writer.run_id == key.run_id, Writer.attempt == key.attempt
                 )
             ).all()
-            for entry in open_entries(session, key.run_id, key.attempt):
-                run.book.add(entry)
-        run.seqs = {mark.writer: mark.seq for mark in marks}
-        run.held = {mark.writer: Mark(mark.writer, mark.seq, mark.step, held=True) for mark in marks if mark.held}
+            run = known or Judged.stored(session, key.run_id, key.attempt, marks, self._rules)
         self._runs[key] = run
         for observation in self._store.replay(key.run_id, key.attempt, last_steps=reach(marks, written)):
             if observation.seq > run.seqs.get(observation.writer, 0):
                 self._judge_in(run, observation)
-            else:
+                if self._due():
+                    # What is judged of a long backlog may be sealed before the end of it.
+                    self._flush()
+            elif known is None:
                 for _ in run.window.judge(observation):
                     pass
                 run.window.skips.clear()
@@ -340,7 +306,7 @@ class AlertEngine:
                 run.moved[writer] = Mark(writer, seq, step)
         return run
 
-    def _run(self, key: _Key) -> _Run:
+    def _run(self, key: _Key) -> Judged:
         run = self._runs.get(key)
         if run is None:
             self._end_older(key)
@@ -356,7 +322,7 @@ class AlertEngine:
         if observation.seq > run.seqs.get(observation.writer, 0):
             self._judge_in(run, observation)
 
-    def _judge_in(self, run: _Run, observation: Observation) -> None:
+    def _judge_in(self, run: Judged, observation: Observation) -> None:
         run.book.past = is_past(observation)
         try:
             run.take(run.window.judge(observation))
@@ -491,7 +457,7 @@ class AlertEngine:
         self._gap_moved = False
         for (key, item), alerts in zip(work.items(), changed, strict=True):
             fired = {transition.entry.id for transition in item.transitions if transition.kind == "firing"}
-            self._runs[key].stored()
+            self._runs[key].settled()
             for alert in alerts:
                 self._live.publish(item.run, {"type": "alert", "run": item.run, "alert": alert})
                 if alert["id"] in fired:

@@ -33,21 +33,27 @@ _WINDOW, _WINDOW_OF_MANY = 1021, 251
 _MANY = 600
 _DRIFT = 0.05
 """Octaves by which the level of a layer moves from one pass over the window to the next."""
+_APART = 97
+"""Steps of the window by which ranks are apart: they share what is prepared, so that memory is the server's."""
 
 F32 = npt.NDArray[np.float32]
 
 
-def samples(*, steps: int, layers: int, kinds: int) -> int:
+def samples(*, steps: int, layers: int, kinds: int, ranks: int = 1) -> int:
     """How many samples as many steps are."""
-    return steps * layers * kinds * len(FIELDS)
+    return ranks * steps * layers * kinds * len(FIELDS)
 
 
 class Synthetic:
-    """``layers`` modules, each with statistics of the first ``kinds`` kinds in every step."""
+    """``layers`` modules, each with statistics of the first ``kinds`` kinds in every step.
 
-    def __init__(self, *, layers: int, kinds: int, seed: int = 0) -> None:
+    Of several ``ranks`` each has all layers: its shard of what belongs to a parameter, and activations of its own data.
+    """
+
+    def __init__(self, *, layers: int, kinds: int, ranks: int = 1, seed: int = 0) -> None:
         self.layers = layers
         self.kinds = wire.KINDS[:kinds]
+        self.ranks = ranks
         self._seed = seed
         rng = np.random.default_rng((seed, 0))
         self._window = _WINDOW if layers <= _MANY else _WINDOW_OF_MANY
@@ -59,17 +65,17 @@ class Synthetic:
 
     @property
     def bytes_per_step(self) -> int:
-        """Of a step on the wire, nearly."""
+        """Of a step of one rank on the wire, nearly."""
         return len(self.kinds) * self.layers * sum(np.dtype(dtype).itemsize for _, dtype in FIELDS)
 
-    def hello(self, run: str, writer: str) -> wire.Hello:
-        """Of a run on one rank, every kind of every layer stored as bf16."""
+    def hello(self, run: str, writer: str, rank: int = 0) -> wire.Hello:
+        """Of a rank of ``run``, every kind of every layer stored as bf16."""
         operands = tuple(wire.Operand(kind=kind, format="bf16") for kind in self.kinds)
         return wire.Hello(
             protocol_min=wire.PROTOCOL_MIN,
             protocol_max=wire.PROTOCOL,
             agent="bench",
-            identity=wire.Identity(run=run, writer=writer),
+            identity=wire.Identity(run=run, writer=writer, rank=rank, world=self.ranks),
             wall_ns=time.time_ns(),
             monotonic_ns=time.monotonic_ns(),
             layers=tuple(
@@ -85,10 +91,11 @@ class Synthetic:
             ),
         )
 
-    def body(self, first: int, steps: int) -> wire.Body:
-        """What happened in ``steps`` steps from ``first`` on."""
+    def body(self, first: int, steps: int, rank: int = 0) -> wire.Body:
+        """What happened on ``rank`` in ``steps`` steps from ``first`` on."""
         at = np.arange(first, first + steps)
-        rows, gains = at % self._window, self._gain(at // self._window)
+        shown = at + rank * _APART
+        rows, gains = shown % self._window, self._gain(shown // self._window)
         summaries = tuple(
             wire.Summaries(
                 kind=kind,
@@ -96,6 +103,7 @@ class Synthetic:
                 steps=steps,
                 layers=self._indices,
                 fields=self._prepared[kind].fields(rows, gains),
+                placement="" if self.ranks == 1 else "data" if kind.startswith("act") else "shard",
             )
             for kind in self.kinds
         )

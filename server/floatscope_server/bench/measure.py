@@ -39,6 +39,7 @@ class Plan:
     steps: int
     layers: int
     kinds: int = 2
+    ranks: int = 1
     batch: int = 10
     questions: int = 200
     http: bool = False
@@ -48,7 +49,7 @@ class Plan:
     @property
     def data(self) -> Synthetic:
         """What is sent."""
-        return Synthetic(layers=self.layers, kinds=self.kinds, seed=self.seed)
+        return Synthetic(layers=self.layers, kinds=self.kinds, ranks=self.ranks, seed=self.seed)
 
     def batch_of(self, data: Synthetic) -> int:
         """Steps that fit in a block."""
@@ -113,7 +114,7 @@ def query(plan: Plan, say: Say) -> dict[str, object]:
         others = [f"{RUN}-{number}" for number in range(1, _COMPARED)]
         for name in others:
             _fill(plan, target, name, min(plan.steps, max(1, _CELLS_COMPARED // plan.layers)), say)[1].end()
-        step = samples(steps=1, layers=plan.layers, kinds=plan.kinds)
+        step = samples(steps=1, layers=plan.layers, kinds=plan.kinds, ranks=plan.ranks)
         rate = min(_STEPS_A_SECOND, _SAMPLES_A_SECOND / step)
         pace = Paced(sender, batch=filled.batch, interval=filled.batch / rate)
         sender.waits.clear()
@@ -143,7 +144,7 @@ def _fill(plan: Plan, target: Target, run: str, steps: int, say: Say) -> tuple[F
         sender.send(min(batch, steps - sender.head))
     sender.wait()
     filled = Filled(seconds=time.perf_counter() - begin, batch=batch, waits=list(sender.waits))
-    filled.samples = samples(steps=steps, layers=plan.layers, kinds=plan.kinds)
+    filled.samples = samples(steps=steps, layers=plan.layers, kinds=plan.kinds, ranks=plan.ranks)
     filled.sealed = wait_until_sealed(plan.settings, run, (steps - WARM_UP_STEPS) // COLUMNS * COLUMNS)
     filled.sealed_seconds = time.perf_counter() - begin
     filled.cpu = spent(before, target.used())

@@ -24,6 +24,7 @@ def configure(parser: argparse.ArgumentParser, *, steps: int) -> None:
     parser.add_argument("--steps", type=number, default=steps, help=f"steps of the run ({steps})")
     parser.add_argument("--layers", type=number, default=300, help="layers of it (300)")
     parser.add_argument("--kinds", type=_kinds, default=2, help="kinds of each layer, 1 to 6 (2)")
+    parser.add_argument("--ranks", type=number, default=1, help="ranks, each with all layers (1)")
     parser.add_argument("--batch", type=number, default=10, help="steps of a block, fewer if they do not fit (10)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--db", metavar="URL", help="an empty database, postgresql://... or sqlite:///PATH")
@@ -64,6 +65,7 @@ def plan_of(args: argparse.Namespace, *, http: bool) -> Iterator[Plan]:
             steps=args.steps,
             layers=args.layers,
             kinds=args.kinds,
+            ranks=args.ranks,
             batch=args.batch,
             settings=settings,
             http=http,

@@ -101,6 +101,7 @@ def report(plan: Plan, results: dict[str, object]) -> dict[str, Any]:
         "steps": plan.steps,
         "layers": plan.layers,
         "kinds": plan.kinds,
+        "ranks": plan.ranks,
         "results": {name: value for name, value in results.items() if value is not None},
         "goals": _goals(plan, results),
     }
@@ -167,6 +168,8 @@ def growth_text(found: dict[str, Any]) -> str:
 def _head(found: dict[str, Any]) -> list[str]:
     of = found["machine"]
     size = f"{found['steps']} steps x {found['layers']} layers x {found['kinds']} kinds x 8 statistics"
+    if found["ranks"] > 1:
+        size += f" x {found['ranks']} ranks"
     where = f"{of['cpu']}, {of['cores']} cores, load {of['load']:.1f}; Python {of['python']}, {found['engine']}"
     return [f"{where}; over {found['over']}", size]
 

@@ -7,16 +7,17 @@ import secrets
 import threading
 import time
 from contextlib import ExitStack
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from floatscope import wire
 from floatscope_server.bench.data import Synthetic
 from floatscope_server.store import Store
 
-__all__ = ["BenchError", "Line", "Paced", "Sender", "StoreLine", "WebSocketLine"]
+__all__ = ["Answer", "BenchError", "Line", "Paced", "Sender", "StoreLine", "WebSocketLine"]
 
 _PATIENCE_S = 120.0
 
@@ -25,13 +26,21 @@ class BenchError(Exception):
     """The bench cannot go on; the text says why."""
 
 
+class Answer(NamedTuple):
+    """What came for ``writer``, and when, by ``time.perf_counter``."""
+
+    at: float
+    writer: str
+    message: wire.ServerMessage
+
+
 class Line(Protocol):
     """Where messages go, and answers come from."""
 
     def send(self, writer: str, message: wire.AgentMessage) -> None: ...
 
-    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
-        """The next answer and when it came, by ``time.perf_counter``; None if none does in time."""
+    def receive(self, timeout_s: float) -> Answer | None:
+        """The next answer to any writer; None if none comes in time."""
 
     def close(self) -> None: ...
 
@@ -41,12 +50,14 @@ class StoreLine:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._answers: queue.Queue[tuple[float, wire.ServerMessage]] = queue.Queue()
+        self._answers: queue.Queue[Answer] = queue.Queue()
 
     def send(self, writer: str, message: wire.AgentMessage) -> None:
-        self._store.submit(writer, message, lambda answer: self._answers.put((time.perf_counter(), answer)))
+        self._store.submit(
+            writer, message, lambda answer: self._answers.put(Answer(time.perf_counter(), writer, answer))
+        )
 
-    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
+    def receive(self, timeout_s: float) -> Answer | None:
         try:
             return self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -57,58 +68,78 @@ class StoreLine:
 
 
 class WebSocketLine:
-    """A server at ``url``, as an agent speaks to it."""
+    """A server at ``url``, as agents speak to it: a connection for each writer."""
 
     def __init__(self, url: str) -> None:
+        self._url = url.replace("http", "ws", 1) + "/ingest/v1"
         self._stack = ExitStack()
-        self._socket = self._stack.enter_context(
-            connect(
-                url.replace("http", "ws", 1) + "/ingest/v1",
-                subprotocols=[Subprotocol(wire.SUBPROTOCOL)],
-                compression=None,
-                max_size=None,
-            )
-        )
+        self._sockets: dict[str, ClientConnection] = {}
+        self._readers: list[threading.Thread] = []
+        self._answers: queue.Queue[Answer | ConnectionClosed] = queue.Queue()
 
     def send(self, writer: str, message: wire.AgentMessage) -> None:
-        self._socket.send(wire.encode(message))
+        if writer not in self._sockets:
+            protocol = Subprotocol(wire.SUBPROTOCOL)
+            socket = self._sockets[writer] = self._stack.enter_context(
+                connect(self._url, subprotocols=[protocol], compression=None, max_size=None)
+            )
+            reader = threading.Thread(target=self._listen, args=(writer, socket), name="floatscope-bench-acks")
+            self._readers.append(reader)
+            reader.start()
+        self._sockets[writer].send(wire.encode(message))
 
-    def receive(self, timeout_s: float) -> tuple[float, wire.ServerMessage] | None:
+    def receive(self, timeout_s: float) -> Answer | None:
         try:
-            data = self._socket.recv(timeout=timeout_s)
-        except TimeoutError:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
             return None
-        assert isinstance(data, bytes)
-        return time.perf_counter(), wire.decode_server(data)
+        if isinstance(answer, ConnectionClosed):
+            raise BenchError(f"the server has closed a connection: {answer}")
+        return answer
 
     def close(self) -> None:
         self._stack.close()
+        for reader in self._readers:
+            reader.join()
+
+    def _listen(self, writer: str, socket: ClientConnection) -> None:
+        try:
+            while True:
+                data = socket.recv()
+                assert isinstance(data, bytes)
+                self._answers.put(Answer(time.perf_counter(), writer, wire.decode_server(data)))
+        except ConnectionClosed as error:
+            self._answers.put(error)
 
 
 class Sender:
-    """One writer of ``run``. ``waits`` are the seconds from a block's sending to its acknowledgement."""
+    """All ranks of ``run``, a writer each. ``waits`` are the seconds from a block's sending to its acknowledgement."""
 
     def __init__(self, line: Line, data: Synthetic, run: str, *, first: int = 0) -> None:
         self.data = data
         self.head = first
         self.waits: list[float] = []
         self._line = line
-        self._writer = secrets.token_hex(16)
+        self._writers = [secrets.token_hex(16) for _ in range(data.ranks)]
         self._seq = 0
-        self._sent: dict[int, float] = {}
-        line.send(self._writer, data.hello(run, self._writer))
-        answer = line.receive(_PATIENCE_S)
-        if answer is None or not isinstance(answer[1], wire.Welcome):
-            raise BenchError(f"the server refuses the bench: {answer and answer[1]}")
+        self._sent: dict[tuple[str, int], float] = {}
+        self._in_flight = dict.fromkeys(self._writers, 0)
+        for rank, writer in enumerate(self._writers):
+            line.send(writer, data.hello(run, writer, rank))
+            answer = line.receive(_PATIENCE_S)
+            if answer is None or not isinstance(answer.message, wire.Welcome):
+                raise BenchError(f"the server refuses the bench: {answer and answer.message}")
 
     def send(self, steps: int) -> None:
-        """The next ``steps`` steps; waits while eight blocks are on their way."""
-        while len(self._sent) >= wire.MAX_IN_FLIGHT:
-            self._wait_for_one()
+        """The next ``steps`` steps of each rank; waits while eight of its blocks are on their way."""
         self._seq += 1
-        block = wire.make_block(self._seq, self.data.body(self.head, steps))
-        self._sent[self._seq] = time.perf_counter()
-        self._line.send(self._writer, block)
+        for rank, writer in enumerate(self._writers):
+            while self._in_flight[writer] >= wire.MAX_IN_FLIGHT:
+                self._wait_for_one()
+            block = wire.make_block(self._seq, self.data.body(self.head, steps, rank))
+            self._sent[writer, self._seq] = time.perf_counter()
+            self._in_flight[writer] += 1
+            self._line.send(writer, block)
         self.head += steps
 
     def listen(self, until: float) -> None:
@@ -124,7 +155,8 @@ class Sender:
     def end(self) -> None:
         """Say goodbye: the run is finished."""
         self.wait()
-        self._line.send(self._writer, wire.Bye(seq=self._seq, reason="finished"))
+        for writer in self._writers:
+            self._line.send(writer, wire.Bye(seq=self._seq, reason="finished"))
         self._line.close()
 
     def _wait_for_one(self) -> None:
@@ -135,10 +167,11 @@ class Sender:
         answer = self._line.receive(timeout_s)
         if answer is None:
             return False
-        at, message = answer
+        message = answer.message
         if isinstance(message, wire.Ack):
-            for seq in [seq for seq in self._sent if seq <= message.seq]:
-                self.waits.append(at - self._sent.pop(seq))
+            for key in [key for key in self._sent if key[0] == answer.writer and key[1] <= message.seq]:
+                self.waits.append(answer.at - self._sent.pop(key))
+                self._in_flight[answer.writer] -= 1
         elif isinstance(message, wire.Nack | wire.Refused):
             raise BenchError(f"the server took no block: {message.message}")
         return True

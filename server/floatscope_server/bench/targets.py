@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
+from floatscope_server.allocator import keep_little
 from floatscope_server.bench.sending import BenchError, Line, StoreLine, WebSocketLine
 from floatscope_server.blocks import MEDIA_TYPE
 from floatscope_server.database import StoreError
@@ -161,7 +162,8 @@ class _OverHTTP:
 
 @contextmanager
 def in_process(settings: Settings) -> Iterator[Target]:
-    """The store, rules, sealing and the application in this process."""
+    """The store, rules, sealing and the application in this process, set up as a server's is."""
+    keep_little()
     try:
         target = _InProcess(settings)
     except StoreError as error:

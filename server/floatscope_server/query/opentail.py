@@ -19,13 +19,17 @@ from floatscope_server.query.cells import Plane, Wanted, empty_plane
 from floatscope_server.query.frames import FrameCache, summary_frames
 from floatscope_server.query.line import Stretch
 from floatscope_server.query.stepwise import MADE_OF, made_plane
-from floatscope_server.tiles.planes import Planes, raw_planes
+from floatscope_server.tiles.planes import Planes, joined, raw_planes
 from floatscope_server.tiles.statistics import Agg, Stat
 
 __all__ = ["CHUNK", "NEW_FRAMES", "Chunk", "OpenTail", "TailKey"]
 
 CHUNK = 256
 """Steps whose planes are kept and dropped together."""
+
+_WHOLE_LAYERS = 600
+"""Up to so many layers a chunk has all statistics from the first question on: frames are decoded once, and not again
+for each metric. All of 256 steps of 600 layers take 8 MB; with more layers they would push each other out."""
 
 _PIECE_CELLS = 1 << 19
 """Cells of layers and steps that are merged over the ranks at once: about 100 MiB of fields at most."""
@@ -48,6 +52,7 @@ _FIELDS = {
     Stat.FLOOR: "floor",
 }
 
+_EVERY = frozenset({*_FIELDS, *MADE_OF})
 
 NEW_FRAMES: Executable = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
     col(WalFrame.stream_id) == bindparam("stream"),
@@ -95,12 +100,10 @@ class Chunk:
         self._grow(layers)
         place = slice(low, low + columns)
         for stat in self.stats:
-            value = made_plane((stat, Agg.VALUE), found)
-            self._put((stat, Agg.VALUE), place, value)
-            for agg in (Agg.MAX, Agg.MIN, Agg.RANK):
-                apart = found.get((stat, agg))
-                if apart is not None or (stat, agg) in self.planes:
-                    self._put((stat, agg), place, apart)
+            for agg in (Agg.VALUE, Agg.MAX, Agg.MIN, Agg.RANK):
+                values = made_plane((stat, agg), found) if agg == Agg.VALUE else found.get((stat, agg))
+                if values is not None or (stat, agg) in self.planes:
+                    self._put((stat, agg), place, values)
 
     def _put(self, what: Wanted, place: slice, values: Plane | None) -> None:
         held = self.planes.get(what)
@@ -218,8 +221,6 @@ class OpenTail:
         """Read the steps of ``chunk`` from the first to the last of ``where``."""
         places = np.flatnonzero(where)
         low, end = int(places[0]), int(places[-1]) + 1
-        made_of = {of for stat in chunk.stats for of in MADE_OF.get(stat, (stat,))}
-        names = {*REQUIRED_FIELDS, *(_FIELDS[stat] for stat in made_of)}
         while low < end:
             columns = max(1, min(end - low, _PIECE_CELLS // max(chunk.layers, 1)))
             at = chunk.first + low
@@ -230,8 +231,13 @@ class OpenTail:
                 frame = stored.content
                 chunk.newest = max(chunk.newest, stored.id)
                 layers = max(layers, int(frame.layers.max(initial=-1)) + 1)
-                found.append((stored.rank, frame.only(names)))
-            planes = raw_planes(found, first=at, columns=columns, layers=layers, ranks=key.ranks)
+                found.append((stored.rank, frame))
+            if not chunk.planes and layers <= _WHOLE_LAYERS:
+                chunk.stats = _EVERY
+            made_of = {of for stat in chunk.stats for of in MADE_OF.get(stat, (stat,))}
+            names = {*REQUIRED_FIELDS, *(_FIELDS[stat] for stat in made_of)}
+            frames = joined((rank, frame.only(names)) for rank, frame in found)
+            planes = raw_planes(frames, first=at, columns=columns, layers=layers, ranks=key.ranks)
             chunk.write(low, columns, planes, layers)
             low += columns
 

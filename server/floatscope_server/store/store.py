@@ -40,8 +40,9 @@ _TICK_S = 1.0
 _CHECKPOINT_S = 30.0
 """SQLite does so at every 4000 pages; a quiet server must not keep its last ones in the WAL for ever."""
 
-_HELD_BACK_S = 0.25
-"""What a commit waits at most for sealing to catch up."""
+_HELD_BACK_S = 2.0
+"""What a commit waits at most for sealing and the rules to catch up: eight blocks of each of eight ranks, ten steps of
+300 layers each, take the rules more than a second."""
 _CREDIT = wire.MAX_IN_FLIGHT * wire.MAX_BLOCK_BYTES
 
 

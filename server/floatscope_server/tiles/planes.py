@@ -135,7 +135,9 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
     """Several ranks, or several placements of one."""
     in_ranks = sorted(((rank, _below_all(frame)) for rank, frame in inside), key=lambda item: item[0])
     steps = np.arange(first, first + columns)
-    merged = merge_ranks(in_ranks, steps, layers)
+    # What nobody sent would be added up all the same.
+    names = {name for _, frame in in_ranks for name in frame.fields}
+    merged = merge_ranks(in_ranks, steps, layers, names)
     units = list(merged.alone.values())
     if merged.present.any():
         units.append(merged.together)
@@ -149,7 +151,7 @@ def _merged(inside: Sequence[tuple[int, Frame]], first: int, columns: int, layer
             (rank, frame if frame.placement in MERGING else replace(frame, placement="data", copy_of=-1))
             for rank, frame in in_ranks
         ]
-        together = merge_ranks(added, steps, layers)
+        together = merge_ranks(added, steps, layers, names)
         whole, argmax = together.together, together.argmax
     raw = _values(whole)
     raw[Stat.ABSMAX, Agg.RANK] = _rank_plane(np.where(whole.observed, argmax, np.int32(-1)))

@@ -94,6 +94,13 @@ def test_while_sealing_lags_its_jobs_come_first_and_acknowledgements_late(
     assert isinstance(answers.get(timeout=30), wire.Ack)
 
 
+def test_a_server_holds_ingest_back_for_its_rules(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = start().services
+    assert not services.store.lagging()
+    monkeypatch.setattr(services.alerts, "behind", lambda: True)
+    assert services.store.lagging()
+
+
 def test_ingest_waits_for_a_sealer_that_hangs_no_longer_than_a_moment(store: Store, pen: MakePen, make: Make) -> None:
     one = pen(store, layers=[make.layer(0, "l")])
     store.lagging = lambda: True
