@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_little"]
+__all__ = ["give_back", "keep_little"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """https://www.gnu.org/software/libc/manual/html_node/Malloc-Tunable-Parameters.html, malloc.h"""
@@ -28,3 +28,11 @@ def keep_little() -> bool:
         return False
     wishes = (_M_ARENA_MAX, _ARENAS), (_M_MMAP_THRESHOLD, _BLOCK_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES)
     return all(mallopt(option, value) == 1 for option, value in wishes)
+
+
+def give_back() -> None:
+    """Free pages between blocks that stay go to the system too: after frames of many ranks they are half of a heap."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return

@@ -21,13 +21,28 @@ print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
 """
 
 
-def _held(*, keep: bool | None) -> int:
-    found = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(keep=keep)], check=True, stdout=subprocess.PIPE, text=True
-    )
+_SMALL = """
+from pathlib import Path
+from floatscope_server.allocator import give_back
+blocks = [bytearray(20_000) for _ in range(4000)]
+for at in range(0, 4000, 2):
+    blocks[at] = None
+if {keep}:
+    give_back()
+print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
+"""
+
+
+def _held(program: str, *, keep: bool | None) -> int:
+    found = subprocess.run([sys.executable, "-c", program.format(keep=keep)], check=True, stdout=subprocess.PIPE)
     return int(found.stdout)
 
 
 def test_large_blocks_that_are_free_are_given_back() -> None:
     needs(platform.libc_ver()[0] == "glibc", "glibc")
-    assert _held(keep=None) - _held(keep=True) >= 24
+    assert _held(_PROGRAM, keep=None) - _held(_PROGRAM, keep=True) >= 24
+
+
+def test_pages_between_blocks_that_stay_are_given_back() -> None:
+    needs(platform.libc_ver()[0] == "glibc", "glibc")
+    assert _held(_SMALL, keep=None) - _held(_SMALL, keep=True) >= 16

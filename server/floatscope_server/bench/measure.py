@@ -27,7 +27,8 @@ _SAMPLES_A_SECOND, _STEPS_A_SECOND = 480_000, 100
 """Most of the ingest beside the questions: 100 steps of 300 layers, two kinds and eight statistics."""
 _COMPARED = 5
 _CELLS_COMPARED = 1_500_000
-"""Layers times steps of each run beside the first: 5000 steps of 300 layers, beyond which a heat map costs the same."""
+"""Layers times steps times ranks of each run beside the first: 5000 steps of 300 layers, beyond which a heat map costs
+the same."""
 
 Say = Callable[[str], None]
 
@@ -113,7 +114,9 @@ def query(plan: Plan, say: Say) -> dict[str, object]:
         results = filled.results(stored_bytes(plan.settings))
         others = [f"{RUN}-{number}" for number in range(1, _COMPARED)]
         for name in others:
-            _fill(plan, target, name, min(plan.steps, max(1, _CELLS_COMPARED // plan.layers)), say)[1].end()
+            _fill(plan, target, name, min(plan.steps, max(1, _CELLS_COMPARED // (plan.layers * plan.ranks))), say)[
+                1
+            ].end()
         step = samples(steps=1, layers=plan.layers, kinds=plan.kinds, ranks=plan.ranks)
         rate = min(_STEPS_A_SECOND, _SAMPLES_A_SECOND / step)
         pace = Paced(sender, batch=filled.batch, interval=filled.batch / rate)

@@ -56,7 +56,7 @@ class _Rows:
     """Plain rows in SQLite by ``executemany``, as durable as ours."""
 
     title = f"rows in SQLite {sqlite3.sqlite_version}"
-    most_cells = 600_000
+    most_cells = 2_400_000
 
     def __init__(self, folder: Path, data: Synthetic) -> None:
         self._connection = sqlite3.connect(folder / "rows.db")
@@ -99,7 +99,7 @@ def _asked(connection: Any, statement: str, values: tuple[object, ...]) -> int: 
 
 
 class _DuckDB:
-    most_cells = 6_000_000
+    most_cells = 60_000_000
 
     def __init__(self, folder: Path, data: Synthetic) -> None:
         duckdb = import_module("duckdb")

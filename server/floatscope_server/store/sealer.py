@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from floatscope_server.allocator import give_back
 from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
@@ -156,6 +157,7 @@ class Sealer:
             try:
                 if self._monotonic() - swept >= _SWEEP_S:
                     swept = self._monotonic()
+                    give_back()
                     done = self.seal_due()
                 else:
                     done = self._seal_of(self._advanced())
