@@ -225,7 +225,7 @@ class Failing:
 def test_a_full_disk_delays_alerts(
     build: Build, store: Store, feed: Feed, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floatscope_server.alerts.engine._RETRY_S", 0.01)
+    monkeypatch.setattr("floatscope_server.store.backoff.FIRST_S", 0.01)
     failing = Failing(store)
     engine = engines(store=failing)
     writer = feed.hello(run="run")

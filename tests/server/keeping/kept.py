@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -99,8 +99,16 @@ def gaps(store: Store) -> list[Gap]:
         return list(session.exec(select(Gap).order_by(col(Gap.id))))
 
 
-def window(store: Store, first: int, last: int, *, cell: int = 1, reader: TileReader | None = None) -> Window:
-    """The largest absmax of the run "run", layer by layer."""
+def window(
+    store: Store,
+    first: int,
+    last: int,
+    *,
+    cell: int = 1,
+    reader: TileReader | None = None,
+    wanted: Iterable[tuple[Stat, Agg]] = (TOP,),
+) -> Window:
+    """``wanted`` of the run "run", layer by layer."""
     with store.read() as session:
         run_id = session.exec(select(Run.id).where(Run.name == "run")).one()
         assert run_id is not None
@@ -113,7 +121,7 @@ def window(store: Store, first: int, last: int, *, cell: int = 1, reader: TileRe
             first=first,
             last=last,
             cell=cell,
-            wanted={TOP},
+            wanted=set(wanted),
             layers=np.arange(LAYERS),
         )
 
