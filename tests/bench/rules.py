@@ -44,7 +44,7 @@ def main() -> None:
             )
             observation = build.observation(body, layers=layers, rank=rank, world=_RANKS, seq=step + 1)
             began, cpu = time.perf_counter(), time.process_time()
-            for finding in window.judge(observation):
+            for finding in window.judge(observation, lambda: book.kinds):
                 book.apply(finding)
             if step >= _WARM_UP:
                 walls.append(1000 * (time.perf_counter() - began))

@@ -334,7 +334,7 @@ class AlertEngine:
             if observation.seq > run.seqs.get(observation.writer, 0):
                 self._judge_in(run, observation)
             else:
-                for _ in run.window.judge(observation):
+                for _ in run.window.judge(observation, frozenset):
                     pass
                 run.window.skips.clear()
         for writer, seq, step in written:
@@ -362,7 +362,7 @@ class AlertEngine:
 
     def _judge_in(self, run: _Run, observation: Observation) -> None:
         try:
-            run.take(run.window.judge(observation))
+            run.take(run.window.judge(observation, lambda: run.book.kinds))
         except Exception:  # noqa: BLE001 - logged
             # One block that the rules choke on must not end the judging of all others.
             _log.exception("block %d of writer %s could not be judged", observation.seq, observation.writer)
