@@ -43,7 +43,6 @@ class Column:
         """This one, and where it is absent the other."""
         return Column(np.where(self.present, self.values, other.values), self.present | other.present)
 
-
     def listed(self) -> list[float | None]:
         """By step, None where it is absent."""
         values: list[float | None] = self.values.tolist()

@@ -43,8 +43,8 @@ class CourseWindow:
         median = self._tempo.median
         return None if math.isnan(median) else median
 
-    def judge(self, now: Record, *, reward_keys: bool) -> Iterator[Finding]:
-        """Findings about ``now``, which becomes part of the past."""
+    def judge(self, now: Record, *, reward_keys: bool, watched: Set[str] | None = None) -> Iterator[Finding]:
+        """Findings about ``now``, which becomes part of the past; ``watched`` as in ``ScalarWindow.judge``."""
         rules = self._rules
         divergence = loss_divergence.judge(
             rules.loss_divergence, loss_divergence.Window(best=self._best, past=tuple(self._last_two)), now
@@ -79,6 +79,8 @@ class CourseWindow:
                 tempo.judge_throughput(rules.throughput_drop, self._tempo, now.step, now.step_time_s),
             ),
         ):
+            if outcome.verdict is None and watched is not None and kind not in watched:
+                continue
             finding = series_finding(kind, rule, now.step, self._rank, outcome)
             if finding is not None:
                 yield finding

@@ -56,7 +56,7 @@ def judge(rule: Limits, operands: Operands, rows: Rows, routine: NDArray[np.bool
     top = operands.max[index]
     cast = operands.cast[index]
     measured = operands.limited[index] & rows.observed
-    headroom = headroom_bits(rows.amax, np.log2(top))
+    headroom = headroom_bits(rows.amax, operands.log2_max[index])
     beyond = np.where(cast, rows.amax > top, rows.amax >= top)
     # An infinite scale over an all-zero tensor makes amax x scale NaN; the cast then gives NaN.
     over = measured & (beyond | (~np.isfinite(rows.scale) & (rows.scale != 0)))
@@ -74,12 +74,11 @@ def judge(rule: Limits, operands: Operands, rows: Rows, routine: NDArray[np.bool
 def headroom_if_calm(rule: Limits, operands: Operands, span: Span) -> F64 | None:
     """The headroom of each cell of a span without non-finite values, [S, L]; None where ``judge`` might find a limit
     near or crossed."""
-    top = operands.max[span.layers]
-    headroom = headroom_bits(span.amax, np.log2(top))
+    headroom = headroom_bits(span.amax, operands.log2_max[span.layers])
     limited = operands.limited[span.layers]
     if limited.any():
         with np.errstate(invalid="ignore"):
-            close = (headroom < rule.near_bits) | ~(span.amax < top)
+            close = (headroom < rule.near_bits) | ~(span.amax < operands.max[span.layers])
         if (close & limited & span.observed).any():
             return None
     return headroom

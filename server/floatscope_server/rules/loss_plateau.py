@@ -62,9 +62,7 @@ class Progress:
             self.level = self.best
 
 
-def judge(
-    rule: LossPlateau, progress: Progress, loss: float | None, lr: float | None, *, reward_keys: bool
-) -> Outcome:
+def judge(rule: LossPlateau, progress: Progress, loss: float | None, lr: float | None, *, reward_keys: bool) -> Outcome:
     """Info after ``records`` records without progress in a run that had made some, until there is progress again. The
     record with ``loss`` and ``lr`` is in ``progress``."""
     if loss is None or progress.first is None or reward_keys:

@@ -23,14 +23,17 @@ from floatscope_server.rules.scalars import Calm, ScalarWindow
 from floatscope_server.rules.spans import Span, spans_of
 from floatscope_server.rules.tempo import Arrivals
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
-from floatscope_server.rules.verdict import NO_DATA, Finding
+from floatscope_server.rules.verdict import NO_DATA, Finding, Outcome
 
 __all__ = ["RunWindow", "Skip"]
 
+Watched = Callable[[], Set[str]]
+"""Tells the kinds of the alerts that are open now."""
+
 
 _LAYER_KINDS = frozenset({"limit_crossed", "limit_near", "underflow", "scale_extreme", "dead_gradient", "update_ratio"})
-_FEWEST = 3
-"""Steps of series alone from which comparing whole arrays is faster than one step after the other."""
+_FEW = 8
+"""Steps from which comparing whole series is faster than one step after the other."""
 _AT_A_GLANCE = 512
 """Steps that are looked at together; all that follow an alarming one are looked at again."""
 _MAX_PARTS = 64
@@ -113,9 +116,7 @@ class RunWindow:
         self.last_step = -1
         """The newest step that was judged, -1 before the first."""
 
-    def judge(
-        self, observation: Observation, watched: Callable[[], Set[str]] | None = None
-    ) -> Iterator[Finding]:
+    def judge(self, observation: Observation, watched: Watched | None = None) -> Iterator[Finding]:
         """The findings of every step of ``observation`` that is complete, in order. ``watched`` tells the kinds of the
         alerts that are open at the moment; without it every step is judged by itself and all findings come.
 
@@ -131,12 +132,12 @@ class RunWindow:
         self._world = observation.world
         rank = self._ranks.setdefault(observation.rank, _Rank(self._rules, observation.rank))
         if watched is None or not (yield from self._pass_over(rank, body, watched)):
-            yield from self._judge_steps(rank, observation)
+            yield from self._judge_steps(rank, observation, watched)
         for number, values in scalars_by_step(observation.merged).items():
             yield from self._judge_merged(number, values)
         yield from self._beside(observation)
 
-    def _judge_steps(self, rank: _Rank, observation: Observation) -> Iterator[Finding]:
+    def _judge_steps(self, rank: _Rank, observation: Observation, watched: Watched | None) -> Iterator[Finding]:
         body = observation.body
         steps = _steps(body)
         before, rank.open = rank.open, None
@@ -146,7 +147,7 @@ class RunWindow:
                     before.step.join(steps[before.number])
                 steps[before.number] = before.step
             else:
-                yield from self._judge(rank, before.number, before.step)
+                yield from self._judge(rank, before.number, before.step, watched)
         number = max(steps, default=-1)
         parts = 1 if before is None or before.number != number else before.parts + 1
         if body.continued and steps and parts < _MAX_PARTS:
@@ -154,38 +155,54 @@ class RunWindow:
                 writer=observation.writer, seq=observation.seq, number=number, step=steps.pop(number), parts=parts
             )
         for number in sorted(steps):
-            yield from self._judge(rank, number, steps[number])
+            yield from self._judge(rank, number, steps[number], watched)
 
-    def _pass_over(
-        self, rank: _Rank, body: wire.Body, watched: Callable[[], Set[str]]
-    ) -> Generator[Finding, None, bool]:
+    def _pass_over(self, rank: _Rank, body: wire.Body, watched: Watched) -> Generator[Finding, None, bool]:
         """The steps of a block of which the tensors say nothing; False, and nothing done, where they may."""
         if rank.open is not None or body.continued or any(event.kind == "skipped" for event in body.events):
             return False
-        if not _LAYER_KINDS.isdisjoint(watched()):
-            return False
         spans = spans_of(body.summaries)
-        if spans is None:
+        if spans is None or not _LAYER_KINDS.isdisjoint(watched()):
             return False
-        now = _columns(body, spans)
-        if now is None or (not spans and len(now.steps) < _FEWEST):
-            return False
-        if spans:
-            if not rank.scalars.calm(now).sound.all():
-                return False  # the alert on it names the layer that it came from
-            pushes = rank.layers.calm(self._table, spans)
-            more = None if pushes is None else rank.health.calm(self._table, spans)
-            if pushes is None or more is None:
+        if not spans:
+            if max((len(series.steps) // 8 for series in body.scalars), default=0) < _FEW:
                 return False
-            for push in (*pushes, *more):
-                push()
-        yield from self._series(rank, body, now, watched)
+            now = Columns.of(body.scalars, (), ())
+            if now is None:
+                return False
+            yield from self._series(rank, body, now, watched, tensors=False)
+            return True
+        grad = spans.get("grad")
+        grads = [] if grad is None else grad.steps[grad.observed.any(axis=1)].tolist()
+        steps = {step for span in spans.values() for step in span.steps.tolist()}
+        # The alert on a value that is not finite names its layer: such a step needs the tensors beside the series.
+        if len(steps) >= _FEW:
+            now = Columns.of(body.scalars, grads, steps)
+            if now is None or not rank.scalars.sound(now).all() or not self._tensors_pass(rank, spans):
+                return False
+            yield from self._series(rank, body, now, watched, tensors=True)
+            return True
+        records = scalars_by_step(body.scalars)
+        if not rank.scalars.all_sound(records.values()) or not self._tensors_pass(rank, spans):
+            return False
+        for step in sorted(steps | records.keys()):
+            yield from self._judge_series(rank, step, records.get(step, {}), watched, grads=step in grads)
+        return True
+
+    def _tensors_pass(self, rank: _Rank, spans: Mapping[str, Span]) -> bool:
+        """Whether nothing in ``spans`` is near a limit; then they have become part of the past."""
+        pushes = rank.layers.calm(self._table, spans)
+        more = None if pushes is None else rank.health.calm(self._table, spans)
+        if pushes is None or more is None:
+            return False
+        for push in (*pushes, *more):
+            push()
         return True
 
     def _series(
-        self, rank: _Rank, body: wire.Body, now: Columns, watched: Callable[[], Set[str]]
+        self, rank: _Rank, body: wire.Body, now: Columns, watched: Watched, *, tensors: bool
     ) -> Iterator[Finding]:
-        """The series of steps whose tensors say nothing."""
+        """The series of many steps. Beside ``tensors`` they are sound, and the tensors have passed."""
         first, total, in_a_row = 0, len(now.steps), 0
         while first < total:
             ahead = now.cut(first, min(first + _AT_A_GLANCE, total))
@@ -200,8 +217,12 @@ class RunWindow:
                 # Trouble lasts: the longer it has, the more steps are judged before the next look ahead.
                 in_a_row = min(2 * in_a_row + 1, _AT_A_GLANCE)
                 for at in range(first, min(first + in_a_row, total)):
-                    step = _Step(values=now.values_at(at, body.scalars))
-                    yield from self._judge(rank, int(now.steps[at]), step, grads=bool(now.grads[at]))
+                    number, values = int(now.steps[at]), now.values_at(at, body.scalars)
+                    if tensors:
+                        grads = bool(now.grads[at])
+                        yield from self._judge_series(rank, number, values, watched, grads=grads)
+                    else:
+                        yield from self._judge(rank, number, _Step(values=values), watched)
                 first = min(first + in_a_row, total)
 
     def _skim(self, rank: _Rank, now: Columns, glance: Calm, watched: Set[str]) -> Iterator[Finding]:
@@ -275,8 +296,7 @@ class RunWindow:
             if before is not None:
                 yield from self._judge(rank, before.number, before.step)
 
-    def _judge(self, rank: _Rank, number: int, step: _Step, *, grads: bool = False) -> Iterator[Finding]:
-        """The findings of one step. ``grads``: its gradients have been seen already and were all finite."""
+    def _judge(self, rank: _Rank, number: int, step: _Step, watched: Watched | None = None) -> Iterator[Finding]:
         rows = {kind: found.one_each() for kind, found in step.rows.items()}
         layers = rank.layers.see(self._table, rows, reduced=self._world > 1, sound_loss=has_sound_loss(step.values))
         now: Record = record_of(
@@ -286,8 +306,8 @@ class RunWindow:
             at_minimum=step.at_minimum,
             seen=rank.scalars.names,
             previous_scale=rank.scalars.last_scale,
-            grad_nan=False if grads else layers.grad_nan,
-            grad_inf=False if grads else layers.grad_inf,
+            grad_nan=layers.grad_nan,
+            grad_inf=layers.grad_inf,
         )
         rank.scalars.learn(step.values)
         nonfinite = rank.scalars.nonfinite(now)
@@ -297,14 +317,42 @@ class RunWindow:
                 self.skips.append(Skip(step=number, rank=rank.rank, layer=verdict.layer, certainty=verdict.certainty))
             yield finding
         yield from rank.health.judge(self._table, rows, layers.broken, number, reduced=self._world > 1)
-        yield from rank.scalars.judge(now)
+        yield from self._judged(rank, now, nonfinite, watched)
+
+    def _judge_series(
+        self, rank: _Rank, number: int, values: Mapping[str, float], watched: Watched, *, grads: bool
+    ) -> Iterator[Finding]:
+        """A sound step whose tensors have passed; ``grads``: gradients were among them."""
+        now = record_of(
+            number,
+            values,
+            seen=rank.scalars.names,
+            previous_scale=rank.scalars.last_scale,
+            grad_nan=False if grads else None,
+            grad_inf=False if grads else None,
+        )
+        rank.scalars.learn(values)
+        outcome = rank.scalars.nonfinite(now)
+        assert outcome.verdict is None
+        if "nonfinite" in watched():
+            finding = series_finding("nonfinite", self._rules.nonfinite, number, rank.rank, outcome)
+            if finding is not None:
+                yield finding
+        yield from self._judged(rank, now, outcome, watched)
+
+    def _judged(self, rank: _Rank, now: Record, nonfinite: Outcome, watched: Watched | None) -> Iterator[Finding]:
+        """The findings of the rules on series, and that a step came."""
+        number, kinds = now.step, None if watched is None else watched()
+        yield from rank.scalars.judge(now, kinds)
         rank.scalars.push(now, nonfinite)
         if self._world > 1 and now.step_time_s is not None:
             yield from self._late(number, rank.rank, now.step_time_s)
         if number > self.last_step:
             self.last_step = number
             self._steps_seen += 1
-            yield from self._reports.step(number)
+            for finding in self._reports.step(number):
+                if kinds is None or finding.kind in kinds:
+                    yield finding
 
     def _late(self, number: int, rank: int, seconds: float) -> Iterator[Finding]:
         rule = self._rules.straggler
@@ -321,12 +369,6 @@ class RunWindow:
         now = record_of(number, values)
         yield from window.judge(now)
         window.push(now, NO_DATA)
-
-
-def _columns(body: wire.Body, spans: Mapping[str, Span]) -> Columns | None:
-    grad = spans.get("grad")
-    seen = [] if grad is None else grad.steps[grad.observed.any(axis=1)].tolist()
-    return Columns.of(body.scalars, seen, {step for span in spans.values() for step in span.steps.tolist()})
 
 
 def _steps(body: wire.Body) -> dict[int, _Step]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from floatscope_server.rules.columns import Columns, Measured
 from floatscope_server.rules.courses import CourseWindow
 from floatscope_server.rules.findings import series_finding
 from floatscope_server.rules.parameters import RuleParameters
-from floatscope_server.rules.record import Record, has_reward_keys
+from floatscope_server.rules.record import EVAL_LOSS, GRAD_NORM, LOSS, LOSS_SCALE, Record, has_reward_keys
 from floatscope_server.rules.series import Recent
 from floatscope_server.rules.tensors import Bool
 from floatscope_server.rules.verdict import Finding, Outcome, Severity, Status
@@ -22,6 +22,8 @@ from floatscope_server.rules.verdict import Finding, Outcome, Severity, Status
 __all__ = ["Calm", "ScalarWindow"]
 
 _SKIP_WINDOW = 200
+_SOUND = frozenset({*LOSS, *EVAL_LOSS, *GRAD_NORM, *LOSS_SCALE})
+_ZERO = frozenset({"raw_loss_nonfinite", "skipped"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,9 @@ class ScalarWindow:
         )
         return nonfinite.judge(self._rules.nonfinite, window, now)
 
-    def judge(self, now: Record) -> Iterator[Finding]:
-        """Findings of the rules on series."""
+    def judge(self, now: Record, watched: Set[str] | None = None) -> Iterator[Finding]:
+        """Findings of the rules on series; of those that say nothing only the ones of kinds in ``watched``, all where
+        it is None."""
         rules = self._rules
         last = self._loss.values[-1] if len(self._loss) else None
         zero = loss_zero.judge(rules.loss_zero, loss_zero.Window(last_loss=last, reward_keys=self._reward_keys), now)
@@ -118,10 +121,12 @@ class ScalarWindow:
             ("loss_spike", rules.loss_spike, spike),
             ("loss_scale_collapse", rules.loss_scale_collapse, scale),
         ):
+            if outcome.verdict is None and watched is not None and kind not in watched:
+                continue
             finding = series_finding(kind, rule, now.step, self._rank, outcome)
             if finding is not None:
                 yield finding
-        yield from self.course.judge(now, reward_keys=self._reward_keys)
+        yield from self.course.judge(now, reward_keys=self._reward_keys, watched=watched)
 
     def push(self, now: Record, outcome: Outcome) -> None:
         """Make ``now`` part of the past."""
@@ -153,7 +158,7 @@ class ScalarWindow:
 
     def calm(self, now: Columns) -> Calm:
         """What the N steps of ``now``, one after the other, look like at a glance: comparisons of whole series."""
-        sound = self._sound(now)
+        sound = self.sound(now)
         losses = norms = None
         calm = sound.copy()
         changes = not self._reward_keys and has_reward_keys(now.names.keys() - self.names)
@@ -176,7 +181,30 @@ class ScalarWindow:
         calm &= self.course.calm(now, losses)
         return Calm(calm=calm, sound=sound, losses=losses, norms=norms)
 
-    def _sound(self, now: Columns) -> Bool:
+    def all_sound(self, records: Iterable[Mapping[str, float]]) -> bool:
+        """``sound`` of a few records by name, one after the other: whether all are."""
+        scale, told = self.last_scale, "lm loss" in self.names
+        for values in records:
+            for name, value in values.items():
+                if name in _SOUND and not (
+                    math.isfinite(value) and (value != 0 or self._reward_keys or name not in LOSS)
+                ):
+                    return False
+                if name in _ZERO and value != 0:
+                    return False
+            now = next((values[name] for name in LOSS_SCALE if name in values), None)
+            if now is not None:
+                if scale is not None and now < scale:
+                    return False
+                scale = now
+            told = told or "lm loss" in values
+            if told and "grad norm" in values and "lm loss" not in values:
+                return False
+        return True
+
+    def sound(self, now: Columns) -> Bool:
+        """At which of N steps nothing says that anything is not finite: neither a loss or norm, nor a skipped step, nor
+        an absent loss. ``nonfinite`` has no verdict there."""
         sound = np.ones(len(now.steps), np.bool_)
         for field in ("loss", "eval_loss", "grad_norm", "loss_scale"):
             if field in now.fields:
@@ -198,8 +226,8 @@ class ScalarWindow:
         return sound
 
     def skim(self, now: Columns, at_a_glance: Calm, watched: Set[str]) -> Iterator[tuple[int, Finding]]:
-        """``learn``, ``nonfinite``, ``judge`` and ``push`` for steps that are all calm, one at least. ``at_a_glance`` is
-        what ``calm`` said of them; the findings are those of ``CourseWindow.skim``."""
+        """``learn``, ``nonfinite``, ``judge`` and ``push`` for steps that are all calm, one at least.
+        ``at_a_glance`` is what ``calm`` said of them; the findings are those of ``CourseWindow.skim``."""
         rules, fields = self._rules, now.fields
         losses, norms = at_a_glance.losses, at_a_glance.norms
         self.learn(dict.fromkeys((name for name, present in now.names.items() if present.any()), 0.0))

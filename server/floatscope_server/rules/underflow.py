@@ -174,12 +174,14 @@ def judge(now: Measure, history: History) -> tuple[Bool, Bool]:
 def calm(rule: Underflow, operands: Operands, span: Span, history: History) -> Callable[[], None] | None:
     """How a span becomes part of ``history``; None where some cell may be above a share, so that it has to be judged
     step by step."""
+    if not (span.has("under") or span.has("floor")):
+        return _nothing
     known = ~np.isnan(operands.max[span.layers]) & span.observed
     cast = operands.cast[span.layers]
     under, floor = span.field("under"), span.field("floor")
     known &= np.where(cast, ~np.isnan(under), ~np.isnan(floor))
     if not known.any():
-        return lambda: None
+        return _nothing
     share = np.where(cast, under, span.zeros)
     least = min(rule.warning_share, rule.critical_share)
     with np.errstate(invalid="ignore"):
@@ -199,3 +201,7 @@ def calm(rule: Underflow, operands: Operands, span: Span, history: History) -> C
                 history.push(seen)
 
     return push
+
+
+def _nothing() -> None:
+    """There is nothing to remember."""

@@ -99,8 +99,12 @@ class _Run:
         chance = self.chance
         loss = 1 + 2 * np.exp(-step / 100) + 0.02 * chance.normal()
         found = {
-            "loss": {"loss_spike": 2.2 * loss, "big_spike": 4 * loss, "nan_loss": np.nan, "zero_loss": 0.0}.get(day, loss),
-            "grad_norm": {"norm_spike": 8.0, "inf_norm": np.inf, "frozen_norm": 0.75}.get(day, chance.lognormal(0, 0.3)),
+            "loss": {"loss_spike": 2.2 * loss, "big_spike": 4 * loss, "nan_loss": np.nan, "zero_loss": 0.0}.get(
+                day, loss
+            ),
+            "grad_norm": {"norm_spike": 8.0, "inf_norm": np.inf, "frozen_norm": 0.75}.get(
+                day, chance.lognormal(0, 0.3)
+            ),
             "lr": 1e-4 if step % 7 else 2e-4,
             "step_time_s": (1.0 + 0.01 * chance.random()) * (2 if day == "slow" or (day == "late" and rank) else 1),
             "loss_scale": self.scale,
