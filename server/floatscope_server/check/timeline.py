@@ -29,6 +29,9 @@ class Moment:
 
     def take(self, row: Row) -> None:
         """Another row of the step. Of two finite values the larger counts; one that is not finite counts always."""
+        if not (self.values or self.meaning):
+            self.values, self.meaning = row.values, row.meaning
+            return
         for mine, others in ((self.values, row.values), (self.meaning, row.meaning)):
             for name, value in others.items():
                 held = mine.get(name)
