@@ -315,7 +315,8 @@ class RunWindow:
             if step.skipped and finding.kind == "nonfinite":
                 verdict = finding.verdict(str(rank.rank))
                 self.skips.append(Skip(step=number, rank=rank.rank, layer=verdict.layer, certainty=verdict.certainty))
-            yield finding
+            if watched is None or finding.active or finding.kind in watched():
+                yield finding
         yield from rank.health.judge(self._table, rows, layers.broken, number, reduced=self._world > 1)
         yield from self._judged(rank, now, nonfinite, watched)
 
