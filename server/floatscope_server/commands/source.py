@@ -10,18 +10,22 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
 from floatscope_server.settings import DEFAULT_PORT, Settings
 
-__all__ = ["answer", "configure"]
+__all__ = ["UnansweredError", "answer", "configure", "judged"]
 
 _TIMEOUT_S = 30.0
+_POINTS = 20_000
+_LAST_STEPS = 200_000
+"""The most that a server gives and judges at a time."""
 
 
-class _UnansweredError(Exception):
+class UnansweredError(Exception):
     """The text says why, and what to do."""
 
 
@@ -37,12 +41,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def judged(server: str | None, folder: str | None, name: str) -> dict[str, Any]:
+    """What the rules say of the run ``name`` as it is recorded, as ``offline.judge_run`` has it. A server thins
+    series of more than 20,000 steps."""
+    if server is None:
+        from floatscope_server.offline import judge_run
+
+        content: dict[str, Any] = _read_folder(folder, name, judge_run)
+        return content
+    known = [run["name"] for run in _get(server, "/api/v1/runs")]
+    if name not in known:
+        raise _unknown(name, known)
+    path = f"/api/v1/runs/{urllib.parse.quote(name, safe='')}"
+    series = _get(server, f"{path}/scalars?points={_POINTS}")
+    shown = {one["name"]: list(zip(one["steps"], one["values"], strict=True)) for one in series}
+    return {**_get(server, f"{path}/rules/preview?last_steps={_LAST_STEPS}", b"{}"), "series": shown}
+
+
 def answer(args: argparse.Namespace, name: str | None) -> int:
     """Print the run ``name``, or the list of runs; exit status 0, or 2 if there is no answer."""
     server = args.server or (None if args.data else os.environ.get("FLOATSCOPE_SERVER"))
     try:
         content = _from_server(server, name) if server else _from_folder(args.data, name)
-    except _UnansweredError as error:
+    except UnansweredError as error:
         print(_line(f"floatscope: {error}"), file=sys.stderr)
         return 2
     if args.json:
@@ -53,11 +74,11 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
     return 0
 
 
-def _unknown(name: str, known: list[str]) -> _UnansweredError:
+def _unknown(name: str, known: list[str]) -> UnansweredError:
     if not known:
-        return _UnansweredError(f"there is no run {name!r}, nor any other yet")
+        return UnansweredError(f"there is no run {name!r}, nor any other yet")
     listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
-    return _UnansweredError(f"there is no run {name!r}; there are: {listed}")
+    return UnansweredError(f"there is no run {name!r}; there are: {listed}")
 
 
 def _from_server(server: str, name: str | None) -> Any:  # noqa: ANN401 - JSON
@@ -80,10 +101,12 @@ def _opener(server: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
 
 
-def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
+def _get(server: str, path: str, body: bytes | None = None) -> Any:  # noqa: ANN401 - JSON
     if not server.startswith(("http://", "https://")):
-        raise _UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
-    request = urllib.request.Request(server.rstrip("/") + path)  # noqa: S310 - the scheme is checked above
+        raise UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
+    request = urllib.request.Request(server.rstrip("/") + path, body)  # noqa: S310 - the scheme is checked above
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
     if token := os.environ.get("FLOATSCOPE_TOKEN"):
         request.add_header("Authorization", f"Bearer {token}")
     try:
@@ -91,30 +114,36 @@ def _get(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
             return json.load(response)
     except urllib.error.HTTPError as error:
         hint = "; put a read token in FLOATSCOPE_TOKEN" if error.code in {401, 403} else ""
-        raise _UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
+        raise UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise _UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
+        raise UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
 
 
 def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
     try:
-        settings = Settings.of_store(data=Path(folder) if folder else None)
-    except ValueError as error:
-        raise _UnansweredError(str(error)) from error
-    try:
         from floatscope_server.offline import read_run, read_runs
     except ModuleNotFoundError as error:
-        raise _UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+        raise UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+    if name is None:
+        return _read_folder(folder, "", lambda settings, _name: read_runs(settings))
+    return _read_folder(folder, name, read_run)
+
+
+def _read_folder(folder: str | None, name: str, read: Callable[[Settings, str], Any]) -> Any:  # noqa: ANN401 - JSON
+    try:
+        settings = Settings.of_store(data=Path(folder) if folder else None)
+    except ValueError as error:
+        raise UnansweredError(str(error)) from error
     from floatscope_server.database import StoreError
+    from floatscope_server.offline import read_runs
     from floatscope_server.query.line import UnknownRunError
 
     try:
-        return read_runs(settings) if name is None else read_run(settings, name)
+        return read(settings, name)
     except StoreError as error:
-        raise _UnansweredError(str(error)) from error
+        raise UnansweredError(str(error)) from error
     except UnknownRunError:
-        assert name is not None
         raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None
 
 
