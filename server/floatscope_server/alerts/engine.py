@@ -38,6 +38,7 @@ from floatscope_server.alerts.ledger import Mark, Work, open_entries, store
 from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
 from floatscope_server.alerts.notices import due, remind
+from floatscope_server.alerts.preview import remembered
 from floatscope_server.alerts.tuning import parameters_of
 from floatscope_server.alerts.views import alerts_of
 from floatscope_server.database import StoreError, trouble
@@ -327,6 +328,8 @@ class AlertEngine:
             ).all()
             for entry in open_entries(session, key.run_id, key.attempt):
                 run.book.add(entry)
+            for observation in remembered(session, row, key.attempt, reach(marks, written)):
+                run.window.remember(observation)
         run.seqs = {mark.writer: mark.seq for mark in marks}
         run.held = {mark.writer: Mark(mark.writer, mark.seq, mark.step, held=True) for mark in marks if mark.held}
         self._runs[key] = run
@@ -334,9 +337,7 @@ class AlertEngine:
             if observation.seq > run.seqs.get(observation.writer, 0):
                 self._judge_in(run, observation)
             else:
-                for _ in run.window.judge(observation, frozenset):
-                    pass
-                run.window.skips.clear()
+                run.window.remember(observation)
         for writer, seq, step in written:
             # Blocks without steps are not replayed.
             if seq > run.seqs.get(writer, 0):

@@ -137,6 +137,12 @@ class RunWindow:
             yield from self._judge_merged(number, values)
         yield from self._beside(observation)
 
+    def remember(self, observation: Observation) -> None:
+        """Make a block part of the past that was judged before."""
+        for _ in self.judge(observation, frozenset):
+            pass
+        self.skips.clear()
+
     def _judge_steps(self, rank: _Rank, observation: Observation, watched: Watched | None) -> Iterator[Finding]:
         body = observation.body
         steps = _steps(body)
