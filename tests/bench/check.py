@@ -31,12 +31,22 @@ def _trainer_log(lines: int) -> Iterator[str]:
         yield json.dumps({"current_steps": i, "loss": 2 + chance.gauss(0, 0.02), "lr": 1e-5, "epoch": i / 1000}) + "\n"
 
 
+def _console(lines: int) -> Iterator[str]:
+    chance = random.Random(1)
+    for i in range(1, lines + 1):
+        yield (
+            f"{{'loss': {2 + chance.gauss(0, 0.02):.4f}, 'grad_norm': {chance.lognormvariate(0, 0.2):.6f}, "
+            f"'learning_rate': {1e-5 * (1 - i / lines / 2):.6e}, 'epoch': {i / 1000:.3f}}}\n"
+        )
+
+
 def _megatron(lines: int) -> Iterator[str]:
     chance = random.Random(1)
     for i in range(1, lines + 1):
         yield (
             f" iteration {i:8d}/ 1000000 | consumed samples: {256 * i:12d} | elapsed time per iteration (ms): 1500.0 | "
-            f"learning rate: 1.5E-04 | lm loss: {2 + chance.gauss(0, 0.02):.6E} | loss scale: 1.0 | grad norm: 0.132 | "
+            f"learning rate: 1.5E-04 | lm loss: {2 + chance.gauss(0, 0.02):.6E} | loss scale: 1.0 | "
+            f"grad norm: {chance.lognormvariate(0, 0.2):.3f} | "
             "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
         )
 
@@ -68,8 +78,9 @@ def main() -> None:
         path = Path(folder) / "log"
         for name, content, lines in (
             ("silent lines", _silent, 200_000),
-            ("trainer_log.jsonl", _trainer_log, 5_000),
-            ("Megatron", _megatron, 5_000),
+            ("trainer_log.jsonl", _trainer_log, 20_000),
+            ("Trainer's console", _console, 20_000),
+            ("Megatron", _megatron, 10_000),
         ):
             with path.open("w") as file:
                 file.writelines(content(lines))

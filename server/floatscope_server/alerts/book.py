@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass, field
 
 from floatscope_server.alerts.later import with_later
@@ -98,6 +98,11 @@ class Book:
     def __iter__(self) -> Iterator[Entry]:
         for entries in self._open.values():
             yield from entries
+
+    @property
+    def kinds(self) -> Set[str]:
+        """The kinds of the alerts that are open."""
+        return {kind for kind, _ in self._open}
 
     def add(self, entry: Entry) -> None:
         """An entry that is open already (after a restart)."""
@@ -273,5 +278,8 @@ class Book:
         return [Transition(entry, "firing", finding.step)] if change is Change.FIRED else []
 
     def _close(self, entry: Entry) -> None:
-        self._open[(entry.kind, entry.family)].remove(entry)
+        key = entry.kind, entry.family
+        self._open[key].remove(entry)
+        if not self._open[key]:
+            del self._open[key]
         self.changed[entry] = None

@@ -157,16 +157,16 @@ HAPPENED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             "第 {step} 步 {device} 的利用率为 {idlest_percent} %，而 {busiest} 为 {busiest_percent} %。",
         ),
         ("gpu_fault", "throttle"): (
-            "A card runs slower to protect itself at step {step} ({card}{on}): {text}",
-            "第 {step} 步显卡为自我保护而降频（{card}{on}）：{text}",
+            "A card runs slower to protect itself at step {step}{card}: {text}",
+            "第 {step} 步显卡为自我保护而降频{card}：{text}",
         ),
         ("gpu_fault", "hang"): (
-            "A card hangs at step {step} ({card}{on}): {text}",
-            "第 {step} 步显卡挂起（{card}{on}）：{text}",
+            "A card hangs at step {step}{card}: {text}",
+            "第 {step} 步显卡挂起{card}：{text}",
         ),
         ("gpu_fault", ""): (
-            "A card reports a memory error that it cannot correct at step {step} ({card}{on}): {text}",
-            "第 {step} 步显卡报告不可纠正的内存错误（{card}{on}）：{text}",
+            "A card reports a memory error that it cannot correct at step {step}{card}: {text}",
+            "第 {step} 步显卡报告不可纠正的内存错误{card}：{text}",
         ),
         ("data_gap", ""): (
             "{value} records of the steps {first} to {last} are lost: {reason}{on}.",

@@ -38,6 +38,7 @@ from floatscope_server.alerts.machine import Ended
 from floatscope_server.alerts.models import Alert, Evaluated
 from floatscope_server.alerts.needs import Live, Store
 from floatscope_server.alerts.notices import due, remind
+from floatscope_server.alerts.preview import remembered
 from floatscope_server.alerts.views import alerts_of
 from floatscope_server.database import StoreError, trouble
 from floatscope_server.models import Run, Writer
@@ -288,6 +289,10 @@ class AlertEngine:
                 )
             ).all()
             run = known or Judged.stored(session, key.run_id, key.attempt, marks, self._rules)
+            if known is None:
+                row = session.get_one(Run, key.run_id)
+                for observation in remembered(session, row, key.attempt, reach(marks, written)):
+                    run.window.remember(observation)
         self._runs[key] = run
         for observation in self._store.replay(key.run_id, key.attempt, last_steps=reach(marks, written)):
             if observation.seq > run.seqs.get(observation.writer, 0):
@@ -296,9 +301,7 @@ class AlertEngine:
                     # What is judged of a long backlog may be sealed before the end of it.
                     self._flush()
             elif known is None:
-                for _ in run.window.judge(observation):
-                    pass
-                run.window.skips.clear()
+                run.window.remember(observation)
         for writer, seq, step in written:
             # Blocks without steps are not replayed.
             if seq > run.seqs.get(writer, 0):
@@ -325,7 +328,7 @@ class AlertEngine:
     def _judge_in(self, run: Judged, observation: Observation) -> None:
         run.book.past = is_past(observation)
         try:
-            run.take(run.window.judge(observation))
+            run.take(run.window.judge(observation, lambda: run.book.kinds))
         except Exception:  # noqa: BLE001 - logged
             # One block that the rules choke on must not end the judging of all others.
             _log.exception("block %d of writer %s could not be judged", observation.seq, observation.writer)

@@ -37,7 +37,7 @@ class Rehearsal:
 
     def observe(self, observation: Observation) -> None:
         """The next block."""
-        self._take(self._window.judge(observation))
+        self._take(self._window.judge(observation, lambda: self._book.kinds))
         self._window.skips.clear()
 
     def tick(self, now: float, progress_at: float) -> None:

@@ -418,9 +418,17 @@ def _told(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:
     if verdict.kind == "coverage_low":
         spelled["missing"] = str(detail["trainable"] - detail["observed"])
     where, more = _where(verdict), _more(verdict, hits)
-    card = "?" if verdict.device is None else verdict.device
-    local = {"on": _on(verdict), "where": where[0], "more": more[0], "card": card}
-    local_zh = {"on": _on_zh(verdict), "where": f" {where[1]}", "more": more[1], "card": card}
+    # A log may name the card, its rank, both or neither.
+    rank = None if verdict.rank is None else f"rank {verdict.rank}"
+    card = " ".join(filter(None, (verdict.device, rank and (f"on {rank}" if verdict.device else rank))))
+    card_zh = " ".join(filter(None, (verdict.device, rank)))
+    local = {"on": _on(verdict), "where": where[0], "more": more[0], "card": f" ({card})" if card else ""}
+    local_zh = {
+        "on": _on_zh(verdict),
+        "where": f" {where[1]}",
+        "more": more[1],
+        "card": f"（{card_zh}）" if card_zh else "",
+    }
     return english.format_map(spelled | local), chinese.format_map(spelled | local_zh)
 
 

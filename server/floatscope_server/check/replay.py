@@ -166,7 +166,9 @@ def _scalars(batch: Iterable[Moment]) -> tuple[wire.Scalars, ...]:
     series: dict[str, tuple[list[int], list[float]]] = {}
     for moment in batch:
         for name, value in moment.meaning.items():
-            held = series.setdefault(name, ([], []))
+            held = series.get(name)
+            if held is None:
+                held = series[name] = [], []
             held[0].append(moment.step)
             held[1].append(value)
     return tuple(

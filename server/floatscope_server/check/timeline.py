@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from floatscope import wire
@@ -22,13 +23,17 @@ class Moment:
     row: int
     values: dict[str, float] = field(default_factory=dict)
     meaning: dict[str, float] = field(default_factory=dict)
-    happenings: list[Happening] = field(default_factory=list)
-    devices: list[wire.Device] = field(default_factory=list)
-    extremes: list[Extreme] = field(default_factory=list)
+    # Nearly all steps have none of these: a shared tuple costs no list each.
+    happenings: Sequence[Happening] = ()
+    devices: Sequence[wire.Device] = ()
+    extremes: Sequence[Extreme] = ()
     restart: bool = False
 
     def take(self, row: Row) -> None:
         """Another row of the step. Of two finite values the larger counts; one that is not finite counts always."""
+        if not (self.values or self.meaning):
+            self.values, self.meaning = row.values, row.meaning
+            return
         for mine, others in ((self.values, row.values), (self.meaning, row.meaning)):
             for name, value in others.items():
                 held = mine.get(name)
@@ -42,6 +47,7 @@ class Timeline:
     def __init__(self, late: int) -> None:
         self._late = late
         self._held: dict[int, Moment] = {}
+        self._steps: list[int] = []
         self._given: int | None = None
         self._restart = False
         self.records = 0
@@ -64,12 +70,13 @@ class Timeline:
         if self._held:
             step = max(step, min(self._held))
         moment = yield from self._at(step, found.line)
-        moment.happenings.append(found)
+        moment.happenings = [*moment.happenings, found]
 
     def reading(self, found: Reading) -> None:
         """Memory of a card that a training log tells of, at its newest step."""
         if self._held:
-            self._held[max(self._held)].devices.append(found.device)
+            newest = self._held[max(self._held)]
+            newest.devices = [*newest.devices, found.device]
 
     def extreme(self, found: Extreme) -> Iterator[Moment]:
         """The same for an extreme of a layer; steps that go back are judged as they come."""
@@ -77,7 +84,7 @@ class Timeline:
             yield from self.finish()
             self._given, self._restart = None, True
         moment = yield from self._at(found.step, found.line)
-        moment.extremes.append(found)
+        moment.extremes = [*moment.extremes, found]
         for name, value in found.values.items():
             moment.values[name] = value
         self.records += bool(found.values)
@@ -100,12 +107,14 @@ class Timeline:
         moment = self._held.get(step)
         if moment is None:
             moment = self._held[step] = Moment(step=step, line=line, row=self.records)
+            heapq.heappush(self._steps, step)
             while len(self._held) > self._late + 1:
-                yield self._give(min(self._held))
+                yield self._give(self._steps[0])
         return moment
 
     def _give(self, step: int) -> Moment:
         moment = self._held.pop(step)
+        heapq.heappop(self._steps)
         moment.restart, self._restart = self._restart, False
         self._given = step
         return moment

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from floatscope_server.commands.source import UnansweredError, judged
+
 if TYPE_CHECKING:
     from floatscope_server.check.points import Points
     from floatscope_server.check.report import Report
@@ -19,8 +21,14 @@ EXAMPLE = "floatscope check trainer_log.jsonl train.log --json"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a log of LLaMA-Factory, transformers, TensorBoard, DeepSpeed, ..."
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a log of LLaMA-Factory, transformers, TensorBoard, DeepSpeed, ...; with --server or --data a run",
     )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--server", metavar="URL", help="judge runs of a running server")
+    where.add_argument("--data", metavar="DIR", help="judge runs in the data folder of a server, running or not")
     parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files an array")
 
 
@@ -34,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     from floatscope_server.rules import RuleParameters, Severity
 
+    if args.server or args.data:
+        return _runs(args)
     rules = RuleParameters()
     status = 0
     printed = 0
@@ -58,6 +68,38 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("]\n" if printed else "[]\n")
     elif args.json and printed:
         sys.stdout.write("\n")
+    return status
+
+
+def _runs(args: argparse.Namespace) -> int:
+    """The same of recorded runs."""
+    from floatscope_server.jsontext import encode_json
+    from floatscope_server.readers.names import canonical
+
+    status, objects = 0, []
+    for name in args.files:
+        try:
+            found = judged(args.server, args.data, name)
+        except UnansweredError as error:
+            print(f"floatscope: {error}", file=sys.stderr)
+            status = 2
+            continue
+        if status == 0 and any(alert["severity"] == "critical" for alert in found["alerts"]):
+            status = 1
+        series, steps = found["series"], {step for points in found["series"].values() for step, _ in points}
+        known = {meant[0]: series_name for series_name in reversed(series) if (meant := canonical(series_name))}
+        objects.append(
+            {"file": name, "format": "run", "records": len(steps), "series": series, "canonical": known}
+            | {key: found[key] for key in ("alerts", "from_step", "tensors_from_step")}
+        )
+        if not args.json:
+            print(f"{name}: run, {len(steps)} records from step {found['from_step']}")
+            for alert in found["alerts"]:
+                print(f"  {alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
+            if not found["alerts"]:
+                print("  no alerts")
+    if args.json and (objects or len(args.files) > 1):
+        print(encode_json(objects if len(args.files) > 1 else objects[0]).decode())
     return status
 
 

@@ -10,15 +10,19 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
 from floatscope_server.settings import DEFAULT_PORT, Settings
 
-__all__ = ["UnansweredError", "answer", "ask", "configure"]
+__all__ = ["UnansweredError", "answer", "ask", "configure", "judged"]
 
 _TIMEOUT_S = 30.0
+_POINTS = 20_000
+_LAST_STEPS = 200_000
+"""The most that a server gives and judges at a time."""
 
 
 class UnansweredError(Exception):
@@ -35,6 +39,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def judged(server: str | None, folder: str | None, name: str) -> dict[str, Any]:
+    """What the rules say of the run ``name`` as it is recorded, as ``offline.judge_run`` has it. A server thins
+    series of more than 20,000 steps."""
+    if server is None:
+        from floatscope_server.offline import judge_run
+
+        content: dict[str, Any] = _read_folder(folder, name, judge_run)
+        return content
+    known = [run["name"] for run in ask(server, "/api/v1/runs")]
+    if name not in known:
+        raise _unknown(name, known)
+    path = f"/api/v1/runs/{urllib.parse.quote(name, safe='')}"
+    series = ask(server, f"{path}/scalars?points={_POINTS}")
+    shown = {one["name"]: list(zip(one["steps"], one["values"], strict=True)) for one in series}
+    return {**ask(server, f"{path}/rules/preview?last_steps={_LAST_STEPS}", b"{}"), "series": shown}
 
 
 def answer(args: argparse.Namespace, name: str | None) -> int:
@@ -80,11 +101,13 @@ def _opener(server: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
 
 
-def ask(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
-    """What the server answers to a ``GET`` of ``path``. Raises ``UnansweredError``."""
+def ask(server: str, path: str, body: bytes | None = None) -> Any:  # noqa: ANN401 - JSON
+    """What the server answers to a ``GET`` of ``path``, or to a ``POST`` of ``body``. Raises ``UnansweredError``."""
     if not server.startswith(("http://", "https://")):
         raise UnansweredError(f"--server {server!r} is no address; write http://HOST:PORT")
-    request = urllib.request.Request(server.rstrip("/") + path)  # noqa: S310 - the scheme is checked above
+    request = urllib.request.Request(server.rstrip("/") + path, body)  # noqa: S310 - the scheme is checked above
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
     if token := os.environ.get("FLOATSCOPE_TOKEN"):
         request.add_header("Authorization", f"Bearer {token}")
     try:
@@ -100,22 +123,28 @@ def ask(server: str, path: str) -> Any:  # noqa: ANN401 - JSON
 
 def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
     try:
-        settings = Settings.of_store(data=Path(folder) if folder else None)
-    except ValueError as error:
-        raise UnansweredError(str(error)) from error
-    try:
         from floatscope_server.offline import read_run, read_runs
     except ModuleNotFoundError as error:
         raise UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+    if name is None:
+        return _read_folder(folder, "", lambda settings, _name: read_runs(settings))
+    return _read_folder(folder, name, read_run)
+
+
+def _read_folder(folder: str | None, name: str, read: Callable[[Settings, str], Any]) -> Any:  # noqa: ANN401 - JSON
+    try:
+        settings = Settings.of_store(data=Path(folder) if folder else None)
+    except ValueError as error:
+        raise UnansweredError(str(error)) from error
     from floatscope_server.database import StoreError
+    from floatscope_server.offline import read_runs
     from floatscope_server.query.line import UnknownRunError
 
     try:
-        return read_runs(settings) if name is None else read_run(settings, name)
+        return read(settings, name)
     except StoreError as error:
         raise UnansweredError(str(error)) from error
     except UnknownRunError:
-        assert name is not None
         raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None
 
 

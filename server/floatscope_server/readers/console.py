@@ -16,6 +16,7 @@ from floatscope_server.readers.overflow import at_minimum, engine_step, overflow
 from floatscope_server.readers.progress import Bar, bars
 from floatscope_server.readers.rows import Broken, Happening, Item, LogFormat, Named, Row
 from floatscope_server.readers.skips import Clock, Seen, scales_of
+from floatscope_server.readers.step_lines import step_line
 from floatscope_server.readers.steps import Pending, Steps, same_record
 from floatscope_server.readers.te_debug import Statistics
 from floatscope_server.readers.text import lines
@@ -23,7 +24,14 @@ from floatscope_server.readers.trainer_log import TrainerLog
 
 __all__ = ["CONSOLE", "is_of_interest"]
 
-_FORMATS = ("megatron-console", "deepspeed-console", "hf-console", "llamafactory-trainer-log", "transformer-engine-log")
+_FORMATS = (
+    "megatron-console",
+    "deepspeed-console",
+    "hf-console",
+    "llamafactory-trainer-log",
+    "step-lines",
+    "transformer-engine-log",
+)
 """The first of those that a file holds lines of is its format."""
 _LOGGING_STEPS = re.compile(r"""logging_steps['"]?\s*[=:]\s*(\d+)""")
 _HOST = re.compile(r"\[?([\w.-]+)\]?: ")
@@ -64,6 +72,10 @@ class _Console:
             if item is not None:
                 yield from self._named("llamafactory-trainer-log")
                 yield item
+        elif "loss" in text and not self._trains and (told := step_line(text)) is not None:
+            yield from self._named("step-lines")
+            step, values = told
+            yield self._row(Row(line=line, step=step, values=values, meaning=meaning(values)))
         if "logging_steps" in text and (found_steps := _LOGGING_STEPS.search(text)):
             self._steps.interval = max(int(found_steps[1]), 1)
         yield from self._scaler(line, text)
@@ -256,6 +268,7 @@ def is_of_interest(text: str) -> bool:
         or "loss scale" in text
         or "iter time" in text
         or "_steps" in text
+        or "loss" in text
         or has_hint(text)
     )
 

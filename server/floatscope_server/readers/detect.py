@@ -15,9 +15,11 @@ from floatscope_server.readers.amd_smi import (
 )
 from floatscope_server.readers.console import CONSOLE, is_of_interest
 from floatscope_server.readers.extremes import LAYER_EXTREMES, is_extremes_header
+from floatscope_server.readers.nvidia_dmon import NVIDIA_DMON, is_dmon_header
 from floatscope_server.readers.nvidia_smi import NVIDIA_SMI_CSV, is_nvidia_header
 from floatscope_server.readers.rocm_smi import ROCM_SMI_CSV, ROCM_SMI_JSON, is_rocm_header
 from floatscope_server.readers.rows import LogFormat
+from floatscope_server.readers.step_series import SERIES_CSV, SERIES_JSONL, is_series_header, is_series_object
 from floatscope_server.readers.text import characters
 from floatscope_server.readers.tfevents import TENSORBOARD, begins_record
 from floatscope_server.readers.trainer_log import TRAINER_LOG
@@ -33,6 +35,8 @@ _HEADERS = (
     (is_amd_header, AMD_SMI_CSV),
     (is_monitor_header, AMD_SMI_MONITOR),
     (is_nvidia_header, NVIDIA_SMI_CSV),
+    (is_dmon_header, NVIDIA_DMON),
+    (is_series_header, SERIES_CSV),
 )
 _LINES = 100
 """Lines among which a table's header must be."""
@@ -52,7 +56,7 @@ def _json_format(text: str) -> LogFormat | None:
         return ROCM_SMI_JSON
     if _AMD.search(text) and any(part in text for part in _AMD_PARTS):
         return AMD_SMI_JSON
-    return None
+    return SERIES_JSONL if is_series_object(text) else None
 
 
 def detect(head: bytes) -> LogFormat:
@@ -67,7 +71,7 @@ def detect(head: bytes) -> LogFormat:
         mixed = found is TRAINER_LOG and any(map(is_of_interest, text[: begun.start()].splitlines()))
         return CONSOLE if mixed else found
     for line in itertools.islice(_lines(text), _LINES):
-        if "," not in line and not line.lstrip().startswith(("GPU", "XCP", "TIMESTAMP")):
+        if "," not in line and not line.lstrip().startswith(("GPU", "XCP", "TIMESTAMP", "#")):
             continue
         for is_header, log_format in _HEADERS:
             if is_header(line):

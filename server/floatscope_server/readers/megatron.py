@@ -29,13 +29,21 @@ def _fields(text: str) -> dict[str, float]:
         name = name.strip()
         if not colon or not name:
             continue
-        numbers = [number(_UNIT.sub("", piece.strip())) for piece in content.split("/")]
-        if len(numbers) == 1:
-            names = [name]
-        elif len(names := _names(name)) != len(numbers):
+        if "/" not in content:
+            value = _value(content)
+            if value is not None:
+                values[name] = value
+            continue
+        numbers = [_value(piece) for piece in content.split("/")]
+        if len(names := _names(name)) != len(numbers):
             names = [name, f"{name} avg"]
         values |= {n: value for n, value in zip(names, numbers, strict=False) if value is not None}
     return values
+
+
+def _value(text: str) -> float | None:
+    text = text.strip()
+    return number(text if text[-1:].isdigit() else _UNIT.sub("", text))
 
 
 def _names(name: str) -> list[str]:

@@ -11,11 +11,13 @@ from floatscope_server.rules.record import has_reward_keys
 __all__ = ["canonical", "meaning"]
 
 _CANONICAL = {
-    "loss": "loss lm_loss train/loss train/loss_step loss/train training/loss training_loss train/lm_loss total_loss",
+    "loss": "loss lm_loss train/loss train/loss_step loss/train training/loss training_loss train/lm_loss total_loss"
+    " loss_train train_loss_step actor/pg_loss",
     "eval_loss": "eval_loss eval/loss validation_lm_loss validation_loss val_loss val/loss valid_loss loss/val"
     " loss/valid lm_loss_validation test_loss",
-    "grad_norm": "grad_norm train/grad_norm gradient_norm global_grad_norm total_grad_norm train/global_grad_norm",
-    "lr": "lr learning_rate train/learning_rate train/lr",
+    "grad_norm": "grad_norm train/grad_norm gradient_norm global_grad_norm total_grad_norm train/global_grad_norm"
+    " norm actor/grad_norm",
+    "lr": "lr learning_rate train/learning_rate train/lr actor/lr",
     "loss_scale": "loss_scale train/loss_scale",
 }
 """Rule's name -> what files print, lower case, with underscores."""
@@ -27,6 +29,8 @@ _STEP_TIME = {
     "seconds_per_step": 1.0,
     "iter_time_(s)": 1.0,
     "iteration_time": 1.0,
+    "iteration_time_(ms)": 1e-3,
+    "timing_s/step": 1.0,
 }
 _EVAL_LOSS = re.compile(r"eval[_/].+_loss")
 """Of one of several evaluation sets."""

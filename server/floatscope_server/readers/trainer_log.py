@@ -22,14 +22,27 @@ _RESUMED = 0.5
 """A process that took up the training again has spent less than this share of the time for each step so far."""
 
 
-def _value(value: Any) -> float | None:  # noqa: ANN401 - JSON
-    """A number, a number in quotes or a duration in seconds; None for what is none (null is "not measured")."""
-    if isinstance(value, str):
-        if found := _DURATION.fullmatch(value):
-            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-            return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-        return number(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _text(value: str) -> float | None:
+    """A number in quotes or a duration in seconds; None for what is neither."""
+    if found := _DURATION.fullmatch(value):
+        days, hours, minutes, seconds = found.groups()
+        return float(((int(days or 0) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds))
+    return number(value)
+
+
+def _numbers(content: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record; null is "not measured"."""
+    found: dict[str, float] = {}
+    for name, value in content.items():
+        # By the exact type, the most frequent first: this is the loop in which the time goes. A bool is no number.
+        kind = type(value)
+        if kind is float:
+            found[name] = value
+        elif kind is int:
+            found[name] = float(value)
+        elif kind is str and (known := _text(value)) is not None:
+            found[name] = known
+    return found
 
 
 def _object(line: str) -> Any:  # noqa: ANN401 - JSON
@@ -58,7 +71,7 @@ class TrainerLog:
         step = step_of(content.get("current_steps")) if isinstance(content, dict) else None
         if step is None:
             return Broken(line=line, why="current_steps is no number")
-        values = {name: found for name, value in content.items() if (found := _value(value)) is not None}
+        values = _numbers(content)
         values.pop("current_steps", None)
         row = Row(line=line, step=step, values=values, meaning=meaning(values))
         self._clock(row)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from floatscope_server.rules.record import Record
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
 __all__ = ["ClipSaturation", "Clips", "judge"]
@@ -43,18 +42,18 @@ class Clips:
         self._before = 0
         self._before_clipped = 0
 
-    def push(self, now: Record) -> None:
+    def push(self, clip_coef: float | None, grad_norm: float | None) -> None:
         """Remember a record whose clipping is known."""
-        if now.clip_coef is None or math.isnan(now.clip_coef):
+        if clip_coef is None or math.isnan(clip_coef):
             return
         recent = self._recent
         if len(recent) == recent.maxlen:
             self._before += 1
             self._before_clipped += recent[0][0]
             self._clipped -= recent[0][0]
-        clipped = now.clip_coef < 1.0
+        clipped = clip_coef < 1.0
         self._clipped += clipped
-        recent.append((clipped, now.grad_norm))
+        recent.append((clipped, grad_norm))
 
     @property
     def full(self) -> bool:
@@ -76,9 +75,9 @@ class Clips:
         return [norm for _, norm in self._recent if norm is not None and math.isfinite(norm)]
 
 
-def judge(rule: ClipSaturation, clips: Clips, now: Record) -> Outcome:
-    """Info above 3x the own level and 10 %, warning above 90 %. ``now`` is in ``clips``."""
-    if now.clip_coef is None or not clips.full:
+def judge(rule: ClipSaturation, clips: Clips, step: int, clip_coef: float | None) -> Outcome:
+    """Info above 3x the own level and 10 %, warning above 90 %. The record of ``step`` is in ``clips``."""
+    if clip_coef is None or not clips.full:
         return NO_DATA
     rate, level = clips.rate, clips.level
     floor = max(rule.ratio * level, rule.share)
@@ -91,7 +90,7 @@ def judge(rule: ClipSaturation, clips: Clips, now: Record) -> Outcome:
             kind="clip_saturation",
             severity=Severity.WARNING if rate > rule.warning_share else Severity.INFO,
             reason="above_own_level",
-            since_step=now.step,
+            since_step=step,
             value=rate,
             threshold=floor,
             detail={"level": level, "p10": p10, "p50": p50, "suggested_max_grad_norm": suggested, "steps": rule.steps},

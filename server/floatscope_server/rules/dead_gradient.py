@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from floatscope_server.rules.spans import Span
 from floatscope_server.rules.tensors import Bool, Index, Rows
 
-__all__ = ["DeadGradient", "Lives", "judge"]
+__all__ = ["DeadGradient", "Lives", "calm", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +51,30 @@ def judge(rule: DeadGradient, rows: Rows, lives: Lives, step: int) -> tuple[Bool
     lives.zero_since[begins] = np.where(lives.zero_since[begins] < 0, step, lives.zero_since[begins])
     since = lives.zero_since[rows.layers]
     return zero & lives.lived[rows.layers] & (step - since >= rule.steps), since
+
+
+def calm(rule: DeadGradient, span: Span, lives: Lives) -> Callable[[], None] | None:
+    """How a span without non-finite values becomes part of ``lives``; None where a gradient may be dead in it."""
+    zero = span.observed & ((span.amax if span.has("scale") else span.raw("absmax")) == 0)
+    alive = span.observed & ~zero
+    ever = alive.any(axis=0)
+    hit = np.flatnonzero(zero.any(axis=0))
+    since = np.full(len(span.layers), -1, np.int64)
+    if len(hit):
+        zero, alive = zero[:, hit], alive[:, hit]
+        before = lives.zero_since[span.layers[hit]]
+        begun = np.where(before < 0, span.steps[zero.argmax(axis=0)], before)
+        last = span.steps[len(span.steps) - 1 - zero[::-1].argmax(axis=0)]
+        if ((last - begun >= rule.steps) & (lives.lived[span.layers[hit]] | ever[hit])).any():
+            return None
+        # Zeros after the last step on which it was not.
+        still = zero & ~np.logical_or.accumulate(alive[::-1], axis=0)[::-1]
+        first = np.where(still.any(axis=0), span.steps[still.argmax(axis=0)], -1)
+        since[hit] = np.where(ever[hit] | (before < 0), first, before)
+
+    def push() -> None:
+        lives.lived[span.layers[ever]] = True
+        changed = ever | (since >= 0)
+        lives.zero_since[span.layers[changed]] = since[changed]
+
+    return push

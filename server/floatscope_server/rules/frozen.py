@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from floatscope_server.rules.record import Record
+from floatscope_server.rules.tensors import F64, Bool, Index
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
-__all__ = ["Frozen", "Repeats", "judge_grad_norm", "judge_lr", "judge_stale"]
+__all__ = ["Frozen", "Repeats", "calm_grad_norm", "calm_lr", "judge_grad_norm", "judge_lr", "judge_stale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,23 @@ class Repeats:
             self.value, self.count, self.since, self.skipped = value, 0, step, 0
         self.count += 1
         self.skipped += skipped
+
+    def counts(self, values: F64) -> Index:
+        """The ``count`` after each of ``values`` [N] would be pushed."""
+        before = np.concatenate(([np.nan if self.value is None else self.value], values[:-1]))
+        at = np.arange(len(values))
+        begins = np.maximum.accumulate(np.where(values != before, at, -1))
+        counts: Index = np.where(begins < 0, self.count + at + 1, at - begins + 1)
+        return counts
+
+    def skim(self, steps: Index, values: F64) -> None:
+        """``push`` of each of ``values`` [N], N > 0, at steps of which none was skipped."""
+        count = int(self.counts(values)[-1])
+        newest = float(values[-1])
+        if count <= len(values):
+            self.changed = self.changed or self.value is not None or bool((values != newest).any())
+            self.value, self.since, self.skipped = newest, int(steps[len(values) - count]), 0
+        self.count = count
 
 
 def _agrees(now: Record, *, reward_keys: bool) -> bool:
@@ -102,3 +122,17 @@ def judge_lr(rule: Frozen, repeats: Repeats, now: Record, *, reward_keys: bool) 
     if repeats.count >= rule.records and repeats.skipped >= rule.records:
         return _verdict("lr_frozen", Severity.INFO, "skipped_steps", repeats)
     return OK
+
+
+def calm_grad_norm(rule: Frozen, repeats: Repeats, values: F64) -> Bool:
+    """Where ``judge_grad_norm`` is sure not to alert on finite ``values`` [N] of steps that were not skipped."""
+    calm: Bool = (repeats.counts(values) < rule.records) | (values == 1.0) | (values == 0)
+    return calm
+
+
+def calm_lr(rule: Frozen, repeats: Repeats, values: F64) -> Bool:
+    """The same of ``judge_lr``: without a skipped step, only those before them can make it alert."""
+    known: Bool = ~np.isnan(values)
+    if repeats.skipped >= rule.records:
+        known &= np.maximum.accumulate(values != repeats.value)
+    return known

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from floatscope_server.rules.record import Record
 from floatscope_server.rules.series import Recent
+from floatscope_server.rules.tensors import F64, Bool
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
-__all__ = ["GradNormSpike", "Window", "judge"]
+__all__ = ["GradNormSpike", "Window", "calm", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +68,9 @@ def judge(rule: GradNormSpike, window: Window, now: Record) -> Outcome:
             detail={"median": median, "ratio": ratio, "records": len(window.recent)},
         )
     )
+
+
+def calm(rule: GradNormSpike, values: F64, medians: F64, *, reward_keys: bool) -> Bool:
+    """Where ``judge`` says OK of finite ``values`` [N] with the ``medians`` [N] of the full windows before them."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return values / medians <= (rule.warning_ratio if reward_keys else rule.info_ratio)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from floatscope_server.rules import dead_gradient, scale_extreme, update_ratio
 from floatscope_server.rules.findings import Grouped, layer_finding
 from floatscope_server.rules.parameters import RuleParameters
+from floatscope_server.rules.spans import Span
 from floatscope_server.rules.tensors import Bool, LayerTable, Rows
 from floatscope_server.rules.verdict import Finding, Severity, Verdict
 
@@ -41,6 +43,42 @@ class LayerHealth:
             yield from self._dead(table, rows["grad"], step, rank=None if reduced else self._rank)
         if "update" in rows or "weight" in rows:
             yield from self._updates(table, rows, step)
+
+    def calm(self, table: LayerTable, spans: Mapping[str, Span]) -> list[Callable[[], None]] | None:
+        """How the steps of ``spans``, in which all is finite or routine, become part of the past; None where one of the
+        rules may alert."""
+        self._grow(table.size)
+        rules = self._rules
+        pushes: list[Callable[[], None] | None] = []
+        for kind, span in spans.items():
+            operands = table.operands(kind)
+            if operands.scaled.any():
+                past = self._extremes.setdefault(kind, scale_extreme.Extremes(self._size))
+                pushes.append(scale_extreme.calm(rules.scale_extreme, operands, span, past))
+        if "grad" in spans:
+            pushes.append(dead_gradient.calm(rules.dead_gradient, spans["grad"], self._lives))
+        if "update" in spans or "weight" in spans:
+            pushes.append(self._calm_updates(spans))
+        found = [push for push in pushes if push is not None]
+        return found if len(found) == len(pushes) else None
+
+    def _calm_updates(self, spans: Mapping[str, Span]) -> Callable[[], None] | None:
+        """The rule itself, tried on a copy: these kinds are read now and then only."""
+        moves = self._moves.copy()
+        weight, update = spans.get("weight"), spans.get("update")
+        steps = sorted({step for span in (weight, update) if span is not None for step in span.steps.tolist()})
+        for step in steps:
+            weights, updates = (
+                span.rows(step) if span is not None and span.steps[0] <= step <= span.steps[-1] else None
+                for span in (weight, update)
+            )
+            state = update_ratio.judge(self._rules.update_ratio, weights, updates, moves, step)
+            if state is not None and (state.high | state.low).any():
+                return None
+        return partial(self._move_on, moves)
+
+    def _move_on(self, moves: update_ratio.Moves) -> None:
+        self._moves = moves
 
     def _scales(
         self, table: LayerTable, rows: Mapping[str, Rows], broken: Mapping[str, Bool], step: int

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from floatscope_server.rules.crossings import Crossings, broken_finding, limit_f
 from floatscope_server.rules.findings import series_finding, settled
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.record import Record
+from floatscope_server.rules.spans import Span
 from floatscope_server.rules.tensors import BACKWARD, Bool, Index, LayerTable, Rows
 from floatscope_server.rules.verdict import Finding, Outcome, Severity, Verdict
 
@@ -79,9 +81,7 @@ class LayerWindow:
         rules = self._rules
         crossings = Crossings(rules.limits, now.table, record, self._rank)
         for kind, rows in now.rows.items():
-            if kind not in self._trends:
-                self._trends[kind] = limits.Trend(rules.limits.trend_steps, self._size)
-            crossings.add(kind, rows, now.routine[kind], self._trends[kind])
+            crossings.add(kind, rows, now.routine[kind], self._trend(kind))
         source = self._source(now, record)
         yield from limit_findings(crossings)
         culprit = None
@@ -102,6 +102,53 @@ class LayerWindow:
                 wording = self._wording(now, record, base, crossings, source)
                 yield dataclasses.replace(finding, verdict=wording)
         yield from self._underflow(now, record)
+
+    def calm(self, table: LayerTable, spans: Mapping[str, Span]) -> list[Callable[[], None]] | None:
+        """How the steps of ``spans`` become part of the past when nothing in them is broken or near a limit; None where
+        they have to be judged step by step."""
+        self._grow(table.size)
+        rules = self._rules
+        pushes: list[Callable[[], None]] = []
+        for kind, span in spans.items():
+            if span.nonfinite and (kind == "weight" or not self._is_routine(kind, span)):
+                return None
+            operands = table.operands(kind)
+            if not np.isnan(operands.max).all():
+                headroom = limits.headroom_if_calm(rules.limits, operands, span)
+                push = underflow.calm(rules.underflow, operands, span, self._history(kind))
+                if headroom is None or push is None:
+                    return None
+                seen = span.observed & np.isfinite(headroom)
+                pushes += [push, partial(self._trend(kind).push_span, span.steps, span.layers, seen, headroom)]
+            pushes.append(partial(self._pass, kind, span))
+        return pushes
+
+    def _is_routine(self, kind: str, span: Span) -> bool:
+        """Whether all that is not finite is the ordinary level of its layer."""
+        state = self._routine.get(kind)
+        if state is None or span.raw("nans").any():
+            return False
+        infinite: Bool = (span.raw("infs") > 0).any(axis=0)  # type: ignore[operator]
+        return bool((state[span.layers[infinite]] == _ROUTINE).all())
+
+    def _pass(self, kind: str, span: Span) -> None:
+        state = self._routine.get(kind)
+        if state is None:
+            state = self._routine[kind] = np.full(self._size, _UNSEEN)
+        seen = span.layers if span.all_observed else span.layers[span.observed.any(axis=0)]
+        state[seen] = np.where(state[seen] == _UNSEEN, _ORDINARY, state[seen])
+        if kind == "weight":
+            self._weights[seen] = 1
+
+    def _trend(self, kind: str) -> limits.Trend:
+        if kind not in self._trends:
+            self._trends[kind] = limits.Trend(self._rules.limits.trend_steps, self._size)
+        return self._trends[kind]
+
+    def _history(self, kind: str) -> underflow.History:
+        if kind not in self._histories:
+            self._histories[kind] = underflow.History(self._rules.underflow, self._size)
+        return self._histories[kind]
 
     def _source(self, now: LayerStep, record: Record) -> Callable[[], producer.Producer | None]:
         cache: list[producer.Producer | None] = []
@@ -188,9 +235,7 @@ class LayerWindow:
         rule = self._rules.underflow
         for kind, rows in now.rows.items():
             operands = now.table.operands(kind)
-            history = self._histories.get(kind)
-            if history is None:
-                history = self._histories[kind] = underflow.History(rule, self._size)
+            history = self._history(kind)
             seen = underflow.measure(rule, operands, rows, history)
             if not len(seen.rows):
                 continue

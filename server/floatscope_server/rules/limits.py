@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope_server.frame import headroom_bits
-from floatscope_server.rules.tensors import F64, Bool, Operands, Rows
+from floatscope_server.rules.spans import Span
+from floatscope_server.rules.tensors import F64, Bool, Index, Operands, Rows
 
-__all__ = ["LimitState", "Limits", "Trend", "judge"]
+__all__ = ["LimitState", "Limits", "Trend", "headroom_if_calm", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def judge(rule: Limits, operands: Operands, rows: Rows, routine: NDArray[np.bool
     top = operands.max[index]
     cast = operands.cast[index]
     measured = operands.limited[index] & rows.observed
-    headroom = headroom_bits(rows.amax, np.log2(top))
+    headroom = headroom_bits(rows.amax, operands.log2_max[index])
     beyond = np.where(cast, rows.amax > top, rows.amax >= top)
     # An infinite scale over an all-zero tensor makes amax x scale NaN; the cast then gives NaN.
     over = measured & (beyond | (~np.isfinite(rows.scale) & (rows.scale != 0)))
@@ -68,6 +69,19 @@ def judge(rule: Limits, operands: Operands, rows: Rows, routine: NDArray[np.bool
         near=near,
         headroom=headroom,
     )
+
+
+def headroom_if_calm(rule: Limits, operands: Operands, span: Span) -> F64 | None:
+    """The headroom of each cell of a span without non-finite values, [S, L]; None where ``judge`` might find a limit
+    near or crossed."""
+    headroom = headroom_bits(span.amax, operands.log2_max[span.layers])
+    limited = operands.limited[span.layers]
+    if limited.any():
+        with np.errstate(invalid="ignore"):
+            close = (headroom < rule.near_bits) | ~(span.amax < operands.max[span.layers])
+        if (close & limited & span.observed).any():
+            return None
+    return headroom
 
 
 class Trend:
@@ -88,6 +102,24 @@ class Trend:
         self._bits[slot, layers] = headroom[seen]
         self._steps[slot, layers] = step
         self._next[layers] += 1
+
+    def push_span(self, steps: Index, layers: Index, seen: Bool, headroom: F64) -> None:
+        """``push`` of S steps: ``headroom`` [S, L] of ``layers`` [L], where it is ``seen`` [S, L]."""
+        length = len(self._bits)
+        if seen.all():
+            first = max(len(steps) - length, 0)
+            slots = (self._next[layers] + np.arange(first, len(steps))[:, None]) % length
+            self._bits[slots, layers] = headroom[first:]
+            self._steps[slots, layers] = steps[first:, None]
+            self._next[layers] += len(steps)
+            return
+        place = np.cumsum(seen, axis=0)
+        counts = place[-1]
+        at, layer = np.nonzero(seen & (place > counts - length))
+        slot = (self._next[layers[layer]] + place[at, layer] - 1) % length
+        self._bits[slot, layers[layer]] = headroom[at, layer]
+        self._steps[slot, layers[layer]] = steps[at]
+        self._next[layers] += counts
 
     def grow(self, layers: int) -> None:
         """Make room for ``layers`` layers."""

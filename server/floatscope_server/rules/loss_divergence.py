@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from floatscope_server.rules.record import Record
+from floatscope_server.rules.tensors import F64, Bool
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
-__all__ = ["LossDivergence", "Window", "is_above", "judge"]
+__all__ = ["LossDivergence", "Window", "calm", "is_above", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +66,9 @@ def judge(rule: LossDivergence, window: Window, now: Record) -> Outcome:
             detail={"best": best, "ratio": value / best},
         )
     )
+
+
+def calm(rule: LossDivergence, values: F64, best: F64) -> Bool:
+    """Where ``judge`` is sure not to alert on finite ``values`` [N] with the ``best`` levels [N] before them."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return ~((best > 0) & (values > rule.ratio * best) & (values - best > rule.margin))

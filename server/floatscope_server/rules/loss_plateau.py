@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from floatscope_server.rules.record import Record
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
 __all__ = ["LossPlateau", "Progress", "judge"]
@@ -21,6 +20,9 @@ class LossPlateau:
     """The running median must have fallen by this share of its first value, or there was no progress to lose."""
     gain: float = 0.005
     """A fall of the running median by this share of its size is progress."""
+    resumed: float = 0.05
+    """A plateau is over when the running median has fallen below its level by this share of it: a noisy loss that falls
+    slowly makes small gains all the time."""
     lr_share: float = 0.5
     """Learning rates below this share of the highest one excuse the loss."""
     hold: int = 0
@@ -30,13 +32,15 @@ class LossPlateau:
 
 
 class Progress:
-    """The falling of the running median: its first and best value, and for how long there was no better one."""
+    """The falling of the running median: its first and best value, and for how long there was no better one. ``level``:
+    the best when it came to a stand, None while it falls."""
 
     def __init__(self) -> None:
         self.first: float | None = None
         self.best = math.inf
         self.best_step = -1
         self.records = 0
+        self.level: float | None = None
         self.highest_lr = 0.0
 
     def push(self, rule: LossPlateau, step: int, median: float, lr: float | None) -> None:
@@ -51,15 +55,20 @@ class Progress:
             self.best, self.best_step, self.records = median, step, 0
         else:
             self.records += 1
+        if self.level is not None:
+            if median < self.level - rule.resumed * abs(self.level):
+                self.level = None
+        elif self.records >= rule.records and self.first - self.best > rule.progress * abs(self.first):
+            self.level = self.best
 
 
-def judge(rule: LossPlateau, progress: Progress, now: Record, *, reward_keys: bool) -> Outcome:
-    """Info after ``records`` records without progress in a run that had made some. ``now`` is in ``progress``."""
-    if now.loss is None or progress.first is None or reward_keys:
+def judge(rule: LossPlateau, progress: Progress, loss: float | None, lr: float | None, *, reward_keys: bool) -> Outcome:
+    """Info after ``records`` records without progress in a run that had made some, until there is progress again. The
+    record with ``loss`` and ``lr`` is in ``progress``."""
+    if loss is None or progress.first is None or reward_keys:
         return NO_DATA
-    fell = progress.first - progress.best
-    excused = now.lr is not None and now.lr < rule.lr_share * progress.highest_lr
-    if fell <= rule.progress * abs(progress.first) or progress.records < rule.records or excused:
+    excused = lr is not None and lr < rule.lr_share * progress.highest_lr
+    if progress.level is None or excused:
         return OK
     return alert(
         Verdict(

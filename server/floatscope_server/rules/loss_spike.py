@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from floatscope_server.rules.record import Record
 from floatscope_server.rules.series import Recent
+from floatscope_server.rules.tensors import F64, Bool
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
-__all__ = ["LossSpike", "Window", "judge"]
+__all__ = ["LossSpike", "Window", "calm", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +90,11 @@ def judge(rule: LossSpike, window: Window, now: Record) -> Outcome:
             detail={"median": median, "ratio": value / median, "records": len(window.recent)},
         )
     )
+
+
+def calm(rule: LossSpike, values: F64, medians: F64) -> Bool:
+    """Where ``judge`` is sure to say OK of finite ``values`` [N] with the ``medians`` [N] of the full windows before
+    them: without the deviations, which only raise the margin."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        risen = (values > rule.ratio * medians) | ~(medians > 0)
+        return ~(risen & ~(values - medians <= rule.margin))

@@ -10,15 +10,29 @@ import numpy as np
 
 from floatscope import wire
 
-__all__ = ["Record", "has_reward_keys", "has_sound_loss", "record_of", "scalars_by_step"]
+__all__ = [
+    "EVAL_LOSS",
+    "GRAD_NORM",
+    "LOSS",
+    "LOSS_SCALE",
+    "LR",
+    "STEP_TIME",
+    "Record",
+    "has_reward_keys",
+    "has_sound_loss",
+    "main_value",
+    "record_of",
+    "scalars_by_step",
+]
 
-_LOSS = ("loss", "lm loss", "train/loss", "train_loss")
+# Names of a series, the first of those that are there counts.
+LOSS = ("loss", "lm loss", "train/loss", "train_loss")
 # Where a user logs a series of a name that the agent has too, the agent's is called floatscope/NAME.
-_GRAD_NORM = ("floatscope/grad_norm", "grad_norm", "grad norm", "train/grad_norm")
-_LOSS_SCALE = ("floatscope/loss_scale", "loss_scale", "loss scale")
-_EVAL_LOSS = ("eval_loss", "eval/loss", "validation lm loss", "val_loss")
-_LR = ("lr", "learning_rate", "learning rate", "train/learning_rate")
-_STEP_TIME = ("step_time_s", "seconds_per_step", "elapsed_s")
+GRAD_NORM = ("floatscope/grad_norm", "grad_norm", "grad norm", "train/grad_norm")
+LOSS_SCALE = ("floatscope/loss_scale", "loss_scale", "loss scale")
+EVAL_LOSS = ("eval_loss", "eval/loss", "validation lm loss", "val_loss")
+LR = ("lr", "learning_rate", "learning rate", "train/learning_rate")
+STEP_TIME = ("step_time_s", "seconds_per_step", "elapsed_s")
 _REWARD_PARTS = ("reward", "advantage")
 _REWARD_NAMES = frozenset({"kl", "approx_kl", "objective/kl", "policy/approxkl_avg", "zero_std_ratio"})
 
@@ -75,7 +89,7 @@ def _first(scalars: Mapping[str, float], names: Iterable[str]) -> float | None:
     return next((scalars[name] for name in names if name in scalars), None)
 
 
-def _main(scalars: Mapping[str, float], names: Sequence[str], seen: Collection[str]) -> float | None:
+def main_value(scalars: Mapping[str, float], names: Sequence[str], seen: Collection[str]) -> float | None:
     """The first of ``names`` that the run logs: beside "loss" a "train_loss" is the mean of a whole training."""
     for name in names:
         if name in scalars:
@@ -87,7 +101,7 @@ def _main(scalars: Mapping[str, float], names: Sequence[str], seen: Collection[s
 
 def has_sound_loss(scalars: Mapping[str, float]) -> bool:
     """Whether a step logged a finite loss and no micro-batch's was otherwise."""
-    loss = _first(scalars, _LOSS)
+    loss = _first(scalars, LOSS)
     return loss is not None and math.isfinite(loss) and scalars.get("raw_loss_nonfinite", 0.0) == 0.0
 
 
@@ -107,7 +121,7 @@ def record_of(
     ``seen`` are the names that this run has logged before, ``previous_scale`` its last loss scale: where nothing says
     whether the step was skipped, a scale that fell does.
     """
-    scale = _main(scalars, _LOSS_SCALE, seen)
+    scale = main_value(scalars, LOSS_SCALE, seen)
     fell = scale is not None and previous_scale is not None and scale < previous_scale
     skipped: bool | None = None
     if skip_event or "skipped" in scalars:
@@ -117,9 +131,9 @@ def record_of(
     raw = scalars.get("raw_loss_nonfinite", 0.0)
     return Record(
         step=step,
-        loss=_main(scalars, _LOSS, seen),
-        eval_loss=_first(scalars, _EVAL_LOSS),
-        grad_norm=_main(scalars, _GRAD_NORM, seen),
+        loss=main_value(scalars, LOSS, seen),
+        eval_loss=_first(scalars, EVAL_LOSS),
+        grad_norm=main_value(scalars, GRAD_NORM, seen),
         loss_scale=scale,
         skipped=skipped,
         raw_loss_nonfinite=int(raw) if math.isfinite(raw) else 0,
@@ -129,8 +143,8 @@ def record_of(
         and "lm loss" not in scalars
         and scalars.get("grad norm", 0.0) != 0.0
         and not (fell or skipped),
-        lr=_first(scalars, _LR),
-        step_time_s=_first(scalars, _STEP_TIME),
+        lr=_first(scalars, LR),
+        step_time_s=_first(scalars, STEP_TIME),
         clip_coef=scalars.get("clip_coef"),
         at_minimum=at_minimum,
     )

@@ -14,7 +14,10 @@ from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.tensors import LayerTable
 from floatscope_server.rules.verdict import OK, Finding, Outcome, Severity, Verdict
 
-__all__ = ["ReportWindow"]
+__all__ = ["REPORTED", "ReportWindow"]
+
+REPORTED = frozenset({"gpu_fault", "data_gap", "stalled"})
+"""Kinds that a step without a report may end."""
 
 _NOBODY = 0
 """The rank of findings about a run as a whole."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from floatscope_server.rules.spans import Span
 from floatscope_server.rules.tensors import Bool, Operands, Rows
 
-__all__ = ["Extremes", "ScaleExtreme", "ScaleState", "judge"]
+__all__ = ["Extremes", "ScaleExtreme", "ScaleState", "calm", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +71,20 @@ def judge(
     past.extreme_at[layers[now]] = step
     past.had_values[layers[judged & (rows.amax > 0)]] = True
     return ScaleState(judged=judged, outside=outside, vanished=vanished, followed=judged & (now | recent) & nonfinite)
+
+
+def calm(rule: ScaleExtreme, operands: Operands, span: Span, past: Extremes) -> Callable[[], None] | None:
+    """How a span beside which all is finite becomes part of ``past``; None where a scale may be extreme in it."""
+    layers = span.layers
+    judged = span.observed & operands.cast[layers] & operands.scaled[layers]
+    with np.errstate(invalid="ignore"):
+        outside = np.isfinite(span.scale) & ((span.scale > rule.highest) | (span.scale < rule.lowest))
+        positive = judged & (span.amax > 0)
+    had_values = past.had_values[layers] | positive.any(axis=0)
+    if (judged & (outside | ((span.amax == 0) & had_values))).any():
+        return None
+
+    def push() -> None:
+        past.had_values[layers] = had_values
+
+    return push

@@ -7,6 +7,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from statistics import median
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
 __all__ = ["Recent", "RunningMedian"]
 
 
@@ -19,10 +23,30 @@ class Recent:
     def __len__(self) -> int:
         return len(self._records)
 
+    @property
+    def full(self) -> bool:
+        """Whether there are as many records as it holds."""
+        return len(self._records) == self._records.maxlen
+
+    def medians(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The median before and after each of ``values`` [N], finite and non-zero, would be pushed: [N + 1]. It must
+        be ``full``."""
+        length = len(self._records)
+        middle = length // 2
+        ordered = np.sort(sliding_window_view(np.concatenate((self.values, values)), length), axis=1)
+        if length % 2:
+            return ordered[:, middle]
+        found: NDArray[np.float64] = (ordered[:, middle - 1] + ordered[:, middle]) / 2
+        return found
+
     def push(self, step: int, value: float | None) -> None:
         """Remember ``value`` unless it is missing, zero or not finite."""
         if value is not None and value != 0 and math.isfinite(value):
             self._records.append((step, value))
+
+    def extend(self, steps: list[int], values: list[float]) -> None:
+        """Remember ``values``, finite and non-zero, oldest first."""
+        self._records.extend(zip(steps, values, strict=True))
 
     @property
     def last_step(self) -> int | None:
@@ -64,6 +88,11 @@ class RunningMedian:
             del self._ordered[bisect_left(self._ordered, self._values[0])]
         self._values.append(value)
         insort(self._ordered, value)
+
+    def extend(self, values: list[float]) -> None:
+        """Remember ``values``, oldest first."""
+        self._values.extend(values)
+        self._ordered = sorted(self._values)
 
     @property
     def median(self) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from floatscope_server.rules.record import Record
 from floatscope_server.rules.series import RunningMedian
 from floatscope_server.rules.verdict import NO_DATA, OK, Outcome, Severity, Verdict, alert
 
@@ -91,13 +90,13 @@ class Tempo:
         return self._recent.median
 
 
-def judge_throughput(rule: ThroughputDrop, tempo: Tempo, now: Record) -> Outcome:
-    """throughput_drop; ``now`` is in ``tempo``."""
-    if now.step_time_s is None or not tempo.known:
+def judge_throughput(rule: ThroughputDrop, tempo: Tempo, step: int, seconds: float | None) -> Outcome:
+    """throughput_drop; the record of ``step`` is in ``tempo``."""
+    if seconds is None or not tempo.known:
         return NO_DATA
     for ratio, severity in ((rule.warning_ratio, Severity.WARNING), (rule.info_ratio, Severity.INFO)):
         since = tempo.above.get(ratio)
-        if since is not None and now.step - since >= rule.steps:
+        if since is not None and step - since >= rule.steps:
             return alert(
                 Verdict(
                     kind="throughput_drop",

@@ -149,13 +149,14 @@ class Block:
 class Operands:
     """For one kind, by the run's layer index: the format that the tensor meets.
 
-    ``max`` is NaN where no format is known. ``limited``: its range can be judged by the largest finite element.
-    ``crossable``: a non-finite element counts as a crossed limit. ``cast``: still to be rounded, else stored in the
-    format already. ``scaled``: by a factor of its own, which is not the loss scale.
+    ``max`` and ``log2_max`` are NaN where no format is known. ``limited``: its range can be judged by the largest
+    finite element. ``crossable``: a non-finite element counts as a crossed limit. ``cast``: still to be rounded, else
+    stored in the format already. ``scaled``: by a factor of its own, which is not the loss scale.
     """
 
     formats: tuple[str | None, ...]
     max: F64
+    log2_max: F64
     limited: Bool
     crossable: Bool
     cast: Bool
@@ -218,4 +219,12 @@ class LayerTable:
                 # A parameter's gradient has FP16's limit only where the module computed in FP16: its own dtype says
                 # nothing, since it is a sum over micro-batches, uses and ties.
                 limited[index] &= any(o.kind == "act" and o.format == "fp16" for o in layer.operands)
-        return Operands(formats=tuple(names), max=top, limited=limited, crossable=crossable, cast=cast, scaled=scaled)
+        return Operands(
+            formats=tuple(names),
+            max=top,
+            log2_max=np.log2(top),
+            limited=limited,
+            crossable=crossable,
+            cast=cast,
+            scaled=scaled,
+        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
+from floatscope_server.rules.spans import Span
 from floatscope_server.rules.tensors import F64, Bool, Index, Operands, Rows
 
-__all__ = ["History", "Measure", "Underflow", "judge", "measure"]
+__all__ = ["History", "Measure", "Underflow", "calm", "judge", "measure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,35 @@ class History:
         self.baseline[layers] = np.where(lower, median, known)
         self.baseline_scale[layers] = np.where(lower, now.scale, self.baseline_scale[layers])
 
+    def push_span(self, layers: Index, share: F64, scale: F64) -> bool:
+        """``push`` of S observations of each of ``layers`` [L], none of them warned of: ``share`` and ``scale`` [S, L].
+        False, and nothing pushed, where the layers differ in how far they are or are not warm."""
+        rule, steps = self._rule, len(share)
+        n = rule.baseline_steps
+        seen = int(self._seen[layers[0]])
+        known = self.baseline[layers]
+        if seen < n or (self._seen[layers] != seen).any() or np.isnan(known).any():
+            return False
+        past = (seen - n + 1 + np.arange(n - 1)) % n
+        window = np.concatenate((self._recent[past][:, layers], share))
+        # The median is below the baseline where that many of the window are.
+        below: Index = np.cumsum(window < known, axis=0, dtype=np.int64)
+        below[n:] -= below[:-n].copy()
+        lower = np.flatnonzero((below[n - 1 :] > (n - 1) // 2).any(axis=0))
+        if len(lower):
+            medians = np.sort(sliding_window_view(window[:, lower], n, axis=0), axis=-1)[..., (n - 1) // 2]
+            least = np.argmin(medians, axis=0)
+            column = np.arange(len(lower))
+            self.baseline[layers[lower]] = medians[least, column]
+            self.baseline_scale[layers[lower]] = scale[least, lower]
+        for ring, length in ((self._warned, rule.of_steps), (self._alarmed, rule.of_steps)):
+            at = (seen + np.arange(max(steps - length, 0), steps)) % length
+            ring[at[:, None], layers] = False
+        at = (seen + np.arange(max(steps - n, 0), steps)) % n
+        self._recent[at[:, None], layers] = share[-len(at) :]
+        self._seen[layers] += steps
+        return True
+
     def often(self, layers: Index) -> tuple[Bool, Bool]:
         """Which of ``layers`` exceeded the two shares often enough, the newest observation included."""
         warned = self._warned[:, layers].sum(axis=0) >= self._rule.steps
@@ -137,3 +169,39 @@ def judge(now: Measure, history: History) -> tuple[Bool, Bool]:
     """Which rows of ``now`` are a warning and which critical; ``now`` is in ``history`` already."""
     often, very = history.often(now.layers)
     return often & now.warned, very & now.alarmed
+
+
+def calm(rule: Underflow, operands: Operands, span: Span, history: History) -> Callable[[], None] | None:
+    """How a span becomes part of ``history``; None where some cell may be above a share, so that it has to be judged
+    step by step."""
+    if not (span.has("under") or span.has("floor")):
+        return _nothing
+    known = ~np.isnan(operands.max[span.layers]) & span.observed
+    cast = operands.cast[span.layers]
+    under, floor = span.field("under"), span.field("floor")
+    known &= np.where(cast, ~np.isnan(under), ~np.isnan(floor))
+    if not known.any():
+        return _nothing
+    share = np.where(cast, under, span.zeros)
+    least = min(rule.warning_share, rule.critical_share)
+    with np.errstate(invalid="ignore"):
+        above = ~(share <= least) & (cast | ~(floor < rule.floor_share))
+    if (above & known).any():
+        return None
+
+    def push() -> None:
+        columns = np.flatnonzero(known.any(axis=0))
+        if known[:, columns].all() and history.push_span(
+            span.layers[columns], share[:, columns], span.scale[:, columns]
+        ):
+            return
+        for step in span.steps.tolist():
+            seen = measure(rule, operands, span.rows(step), history)
+            if len(seen.rows):
+                history.push(seen)
+
+    return push
+
+
+def _nothing() -> None:
+    """There is nothing to remember."""

@@ -52,6 +52,13 @@ class Moves:
         self.high_since = np.full(layers, -1, np.int64)
         self.low_since = np.full(layers, -1, np.int64)
 
+    def copy(self) -> Moves:
+        """One that moves on by itself."""
+        other = Moves(0)
+        for name in ("weight", "first", "high_since", "low_since"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
     def grow(self, layers: int) -> None:
         """Make room for ``layers`` layers."""
         more = Moves(max(layers - len(self.weight), 0))

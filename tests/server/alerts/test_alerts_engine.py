@@ -170,6 +170,22 @@ def test_a_window_is_rebuilt_in_silence(build: Build, store: Store, feed: Feed, 
     assert _told(store) == [("loss_spike", "firing", 20)]
 
 
+def test_what_was_long_before_a_restart_counts_after_it(
+    build: Build, store: Store, feed: Feed, engines: Engines
+) -> None:
+    first = engines()
+    writer = feed.hello(run="run")
+    losses = {step: 1.0 + 0.45 * min(max(step - 100, 0), 100) / 100 for step in range(700)}
+    for begin in range(0, 700, 50):
+        feed.put(writer, _steps(build, {step: losses[step] for step in range(begin, begin + 50)}))
+    first.drain()
+    first.stop()
+    second = engines()
+    feed.put(writer, _steps(build, {700: 1.6, 701: 1.6}))
+    second.drain()
+    assert ("loss_divergence", "firing", 701) in _told(store)
+
+
 def test_what_does_not_fit_the_queue_is_read_from_the_store(
     build: Build, store: Store, feed: Feed, engines: Engines
 ) -> None:

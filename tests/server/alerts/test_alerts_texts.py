@@ -235,3 +235,29 @@ def test_every_setting_of_an_advice_is_known() -> None:
     for pair in ADVICE.values():
         for text in pair:
             assert set(re.findall(r"{(\w+)}", text)) <= set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "english", "chinese"),
+    [
+        ("card0", None, "at step 7 (card0): HW", "（card0）"),
+        ("card0", 3, "at step 7 (card0 on rank 3): HW", "（card0 rank 3）"),
+        (None, 3, "at step 7 (rank 3): HW", "（rank 3）"),
+        (None, None, "at step 7: HW", "挂起："),
+    ],
+)
+def test_a_fault_names_the_card_as_far_as_it_is_known(
+    device: str | None, rank: int | None, english: str, chinese: str
+) -> None:
+    verdict = Verdict(
+        kind="gpu_fault",
+        severity=Severity.CRITICAL,
+        reason="hang",
+        since_step=7,
+        device=device,
+        rank=rank,
+        detail={"text": "HW"},
+    )
+    told, told_zh = message(verdict, 7, 1)
+    assert english in told
+    assert chinese in told_zh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from floatscope import wire
 from floatscope_server.alerts.rehearsal import rehearse
 from floatscope_server.observation import Observation
-from floatscope_server.rules import RuleParameters
+from floatscope_server.rules import RuleParameters, loss_plateau
 from floatscope_server.rules.series import RunningMedian
 
 if TYPE_CHECKING:
@@ -201,3 +202,18 @@ def test_the_running_median_is_the_median(length: int, values: list[float]) -> N
     for i, value in enumerate(values):
         running.push(value)
         assert running.median == pytest.approx(median(values[max(0, i + 1 - length) : i + 1]), rel=1e-12, abs=1e-300)
+
+
+def test_a_loss_that_falls_slowly_is_one_plateau() -> None:
+    rule, progress = loss_plateau.LossPlateau(), loss_plateau.Progress()
+    told = []
+    for step in range(2500):
+        # After the fall, small gains: 0.6 % each 300 records.
+        median = 4 - 0.02 * step if step < 100 else 2.0 * 0.994 ** ((step - 100) // 300)
+        progress.push(rule, step, median, 1e-4)
+        outcome = loss_plateau.judge(rule, progress, median, 1e-4, reward_keys=False)
+        told.append(outcome.verdict is not None)
+    assert sum(now and not before for before, now in itertools.pairwise(told)) == 1
+    assert told[-1]
+    progress.push(rule, 2500, 1.8, 1e-4)
+    assert loss_plateau.judge(rule, progress, 1.8, 1e-4, reward_keys=False).verdict is None

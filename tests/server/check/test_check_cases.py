@@ -32,5 +32,15 @@ def test_case(path: Path, checks: Checks) -> None:
     assert faults(expected, results) == []
 
 
+def test_healthy_cases_are_silent_above_info(checks: Checks) -> None:
+    healthy = [e for path in EXPECTED if (e := yaml.safe_load(path.read_text()))["alerts"] == []]
+    assert len(healthy) >= 5
+    for expected in healthy:
+        inputs = expected["input"] if isinstance(expected["input"], list) else [expected["input"]]
+        for name in inputs:
+            if "format-limits" not in name:
+                assert checks(CASES / name).kinds("warning", "critical") == [], name
+
+
 def test_there_are_cases() -> None:
     assert len(EXPECTED) == 31
