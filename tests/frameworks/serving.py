@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import urllib.request
@@ -19,10 +18,9 @@ class Server:
     def __init__(self, data: Path) -> None:
         command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(data)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+", self.process.stdout.readline())
-        assert address is not None
-        self.url = address[0]
+        said = self.process.stdout.readline() if self.process.stdout is not None else ""
+        self.url = said.strip().rpartition(" ")[2]
+        assert self.url.startswith("http://127.0.0.1:"), said
 
     def stop(self) -> None:
         """End it."""
