@@ -194,6 +194,20 @@ class Scope:
         if not self._closed:
             self._recorder.log(scalars)
 
+    @property
+    def steps_done(self) -> int:
+        """How many optimizer steps are done, that in progress among them when its optimizer has stepped."""
+        return self._recorder.buffer.step + self._gradients.stepped
+
+    def end_at_forward(self) -> None:
+        """Nobody calls ``step``: where an optimizer is done, the next forward pass in training mode ends a step."""
+        self._warned = True
+        self._activations.begin_forward = self._end_stepped
+
+    def fail(self) -> None:
+        """Close as one whose training has failed."""
+        self._close("failed")
+
     def tell(self, event: wire.Event) -> None:
         """Record ``event`` at once, beside the steps."""
         if not self._closed:
@@ -376,34 +390,6 @@ def _remove_retired() -> None:
             _retired.pop()()
 
 
-class _SilentScope(Scope):
-    """Attached to nothing, sending nothing: with FLOATSCOPE_DISABLED=1, and where no thread can be had."""
-
-    def __init__(self, config: Config, reason: str) -> None:
-        self.config = config
-        self._reason = reason
-
-    @property
-    def coverage(self) -> Coverage:
-        return {"trainable": 0, "observed": 0, "reasons": {self._reason: []}}
-
-    def step(self, loss: object = None, **scalars: object) -> None:
-        pass
-
-    def log(self, **scalars: object) -> None:
-        pass
-
-    def drive(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        pass
-
-    @property
-    def closed(self) -> bool:
-        return True
-
-    def _close(self, reason: str) -> None:
-        pass
-
-
 def scopes() -> list[Scope]:
     """All that observe a model."""
     return list(_attached.values())
@@ -426,6 +412,7 @@ def watch(
     on_alert: Callable[[Alert], object] = no_reaction,
     _sink: Sink | None = None,
     _backend: Backend | None = None,
+    _facts: Mapping[str, object] = _NOTHING,
     **options: object,
 ) -> Scope:
     """Observe a training and report to a Floatscope server.
@@ -442,14 +429,16 @@ def watch(
     of an unknown format, and a model that is watched under the name of another run. An unreachable server is no error:
     the training goes on and records wait.
     """
+    from floatscope._silent import SilentScope
+
     named = {name: value for name, value in (("run", run), ("server", server)) if value is not None}
     try:
         chosen = configured(config, {**options, **named}, os.environ)
         if disabled_by_environment():
-            return _SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
+            return SilentScope(chosen, "FLOATSCOPE_DISABLED is set")
         if not callable(on_alert):
             raise ValueError(f"on_alert: expected something to call with a floatscope.Alert, got {on_alert!r}")
-        return _attach(model, optimizer, scaler, chosen, on_alert, _sink, _backend)
+        return _attach(model, optimizer, scaler, chosen, on_alert, _sink, _backend, _facts)
     except ValueError:
         raise
     except Exception as error:  # whatever the properties and methods of the user's modules raise
@@ -464,6 +453,7 @@ def _attach(
     on_alert: Callable[[Alert], object],
     sink: Sink | None,
     backend: Backend | None,
+    facts: Mapping[str, object],
 ) -> Scope:
     optimizers = checked(model, optimizer, scaler)
     _remove_retired()
@@ -486,10 +476,12 @@ def _attach(
             optimizers,
             scaler,
             chosen,
-            lambda: sink or sender_for(model, optimizers, scaler, chosen),
+            lambda: sink or sender_for(model, optimizers, scaler, chosen, facts),
             on_alert,
             backend,
         )
     except NoThreadError as error:
         logger.warning("no thread could be started (%s): training goes on without telemetry", error)
-        return _SilentScope(chosen, "no thread could be started")
+        from floatscope._silent import SilentScope
+
+        return SilentScope(chosen, "no thread could be started")

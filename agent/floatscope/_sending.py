@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,8 +23,17 @@ from floatscope._stats import variant_for, why
 __all__ = ["description", "sender_for"]
 
 
-def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], scaler: object, config: Config) -> Sink:
-    """One that speaks to the server of ``config``; ``NoThreadError`` where it cannot have threads."""
+def sender_for(
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    scaler: object,
+    config: Config,
+    facts: Mapping[str, object],
+) -> Sink:
+    """One that speaks to the server of ``config``; ``NoThreadError`` where it cannot have threads.
+
+    ``facts`` are what a framework knows of the training, as plain data.
+    """
     from floatscope._devices import LocalDevices
     from floatscope._doctor._attached import verdicts_of_this_process
     from floatscope._flight import FlightRecorder
@@ -47,7 +56,7 @@ def sender_for(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], sc
         identity,
         config.server,
         config.token,
-        description(model, optimizers, scaler, config),
+        {**description(model, optimizers, scaler, config), **facts},
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
         flight=FlightRecorder(

@@ -71,5 +71,5 @@ def _tell(path: str | bytes) -> None:
     for scope in attached.scopes():
         _told += 1
         # After the step that is done: the next one may never come.
-        detail = {"path": masked(os.fsdecode(path)), "steps": scope.steps}
-        scope.tell(wire.Event(step=max(0, scope.steps - 1), kind="checkpoint", detail=detail))
+        detail = {"path": masked(os.fsdecode(path)), "steps": scope.steps_done}
+        scope.tell(wire.Event(step=max(0, scope.steps_done - 1), kind="checkpoint", detail=detail))

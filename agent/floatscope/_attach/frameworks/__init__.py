@@ -9,5 +9,12 @@ from __future__ import annotations
 
 __all__ = ["FRAMEWORKS"]
 
-FRAMEWORKS: dict[str, str] = {}
+FRAMEWORKS: dict[str, str] = {
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "llamafactory.train.tuner": "llamafactory",
+    "pytorch_lightning.trainer.trainer": "lightning",
+    "transformers.trainer": "transformers",
+}
 """Dotted name of the module whose import is waited for -> name of the module here."""

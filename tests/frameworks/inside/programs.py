@@ -1,0 +1,117 @@
+"""Trainings that know nothing of us: ``python programs.py NAME FILE``; the weights go to FILE."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS = 4
+
+
+def rows() -> TensorDataset:
+    inputs = torch.randn(4 * STEPS, 8, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = self.down(self.up(inputs).relu())
+        return {"loss": (outputs - labels).square().mean(), "logits": outputs}
+
+
+def transformers() -> nn.Module:
+    """Two micro-batches a step, bf16; the evaluation before the first step is no training."""
+    from transformers import Trainer, TrainingArguments
+
+    model = Model()
+    inputs, labels = rows().tensors
+    data = [{"inputs": one, "labels": other} for one, other in zip(inputs, labels, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            max_steps=STEPS,
+            logging_steps=1,
+            bf16=True,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            eval_on_start=True,
+            remove_unused_columns=False,
+        )
+        Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data[:4]).train()
+    return model
+
+
+def lightning() -> nn.Module:
+    """Two micro-batches a step, bf16; the check of the validation before the first step is no training."""
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: list[torch.Tensor], number: int) -> Any:  # noqa: ANN401
+            loss = self.model(*batch)["loss"]
+            self.log("mine", loss)
+            return loss
+
+        def validation_step(self, batch: list[torch.Tensor], number: int) -> None:
+            self.log("checked", self.model(*batch)["loss"])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    module = Module()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pl.Trainer(
+            max_steps=STEPS,
+            accumulate_grad_batches=2,
+            accelerator="cpu",
+            precision="bf16-mixed",
+            default_root_dir=folder,
+            log_every_n_steps=1,
+            logger=False,
+            enable_checkpointing=False,
+        )
+        trainer.fit(module, DataLoader(rows(), batch_size=2), DataLoader(rows(), batch_size=2))
+    return module
+
+
+def accelerate() -> nn.Module:
+    """Two micro-batches a step, bf16."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    prepared, optimizer, data = accelerator.prepare(model, optimizer, DataLoader(rows(), batch_size=2))
+    accelerator.init_trackers("project", config={"api_key": "sk-abcdefghijklmnopqrstuvwx", "note": "mine"})
+    for inputs, labels in data:
+        with accelerator.accumulate(prepared):
+            loss = prepared(inputs, labels)["loss"]
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            accelerator.log({"mine": float(loss.detach())})
+    accelerator.end_training()
+    return model
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    trained: nn.Module = {"accelerate": accelerate, "lightning": lightning, "transformers": transformers}[sys.argv[1]]()
+    torch.save(trained.state_dict(), sys.argv[2])

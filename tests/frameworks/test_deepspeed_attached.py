@@ -1,0 +1,43 @@
+"""A loop around a DeepSpeed engine under ``floatscope run``: two ranks over gloo on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.frameworks.environments import DEEPSPEED, environment
+from tests.frameworks.serving import Server
+
+pytestmark = pytest.mark.long
+
+PROGRAM = Path(__file__).parent / "inside" / "deepspeed_loop.py"
+STEPS = 4
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_it_is_watched_and_nothing_changes(
+    train: Callable[..., str], server: Server, tmp_path: Path, stage: int
+) -> None:
+    python = environment("deepspeed", DEEPSPEED)
+    more = {"DS_ACCELERATOR": "cpu", "PYTHONWARNINGS": "ignore", "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    command = [str(python), "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(PROGRAM)]
+    train([*command, str(stage), str(tmp_path / "alone.pt")], more=more)
+    run = f"zero{stage}"
+    said = train([*command, str(stage), str(tmp_path / "watched.pt")], run=run, server=server, more=more)
+    assert "failed while" not in said
+    alone, watched = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "watched"))
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    shown = server.show(run)
+    assert (shown["state"], shown["steps"], shown["ranks"], shown["world"]) == ("finished", STEPS, [0, 1], 2)
+    assert {layer["name"] for layer in shown["layers"]} == {"0", "2"}
+    assert shown["coverage"]["trainable"] == {"observed": 2, "total": 2}
+    assert (shown["config"]["declared_precision"], shown["config"]["zero_stage"]) == ("bf16", stage)
+    executed = {o["format"] for layer in shown["layers"] for o in layer["operands"] if o["kind"] == "act"}
+    assert executed == {"bf16"}
+    norms = server.scalar(run, "grad_norm")
+    assert list(norms) == list(range(STEPS))
+    assert norms == pytest.approx(server.scalar(run, "grad_norm/framework"), rel=1e-2)
+    assert list(server.scalar(run, "loss")) == list(range(STEPS))
