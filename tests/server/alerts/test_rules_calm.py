@@ -27,7 +27,7 @@ OPERANDS = (
 TROUBLES = [
     *("quiet", "loss_spike", "big_spike", "nan_loss", "zero_loss", "no_loss", "norm_spike", "inf_norm", "frozen_norm"),
     *("skip", "fall", "clip", "slow", "late", "near", "crossed", "nan", "inf", "dead", "scale", "vanish", "under"),
-    *("move", "gone", "eval_nan", "back", "reward"),
+    *("move", "gone", "eval_nan", "back", "reward", "renamed", "named_twice"),
 ]
 RULES = dataclasses.replace(RuleParameters(), underflow=Underflow(steps=5, of_steps=9, baseline_steps=7))
 
@@ -48,6 +48,7 @@ class _Told:
                 found.append(f"{t.kind} {t.step} {t.reason} {entry.family} {entry.leader} {entry.verdict} {entry.hits}")
         found += sorted(f"{e.family} {e.state} {e.hits} {sorted(e.members)} {e.layers}" for e in self.book)
         found.append(f"{self.window.skips} {self.window.last_step} {self.window.step_time_s} {self.window.names}")
+        found += [f"{finding.kind} {finding.active}" for finding in self.window.tick(0.0, -100.0, 1.0)]
         self.window.skips.clear()
         return [text.replace("np.float64(nan)", "nan") for text in found]
 
@@ -118,6 +119,10 @@ class _Run:
         known = {name: float(value) for name, value in found.items() if name in self.logged}
         if day == "eval_nan":
             known["eval_loss"] = float("nan")
+        if day == "renamed":  # from the first time on the names that the rules prefer count
+            known = {{"grad_norm": "floatscope/grad_norm", "loss": "train_loss"}.get(n, n): v for n, v in known.items()}
+        if day == "named_twice":
+            known |= {"train_loss": 9.0, "lm loss": 9.0, "floatscope/grad_norm": 9.0, "train/grad_norm": 0.0}
         if day == "reward":
             known["reward"] = 1.0
         return known
