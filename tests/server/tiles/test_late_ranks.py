@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -173,7 +174,8 @@ def test_each_rank_counts_once_however_often_it_comes_late(store: Store, pens: l
         _seal_all(store, sealer)
         assert_sealed(store, model.frames(), layers=_LAYERS, ranks=_RANKS, rtol=1e-5)
     assert open_frames(store) == _RANKS + len(model.waiting)
-    assert list(findings(store.database.reader())) == []
+    with closing(store.database.reader()) as reader:
+        assert list(findings(reader)) == []
 
 
 def _plain(first: int, steps: int, absmax: float = 1.0, placement: str = "data") -> Frame:
