@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from floatscope import wire
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Reading
-from floatscope_server.readers.smi import GIB, MIB, documents, quantity, timestamp
-from floatscope_server.readers.text import lines
+from floatscope_server.readers.smi import GIB, MIB, byte_count, documents, quantity, timestamp
+from floatscope_server.readers.text import cells, lines
 
 __all__ = ["AMD_SMI_CSV", "AMD_SMI_JSON", "AMD_SMI_MONITOR", "is_amd_header", "is_monitor_header"]
 
@@ -30,6 +29,8 @@ _USED = ("mem_usage.used_vram", "used_vram", "vram_used", "VRAM_USED")
 _TOTAL = ("mem_usage.total_vram", "total_vram", "vram_total", "VRAM_TOTAL")
 _MOST_GIB = 2048.0
 """A total below this is in GiB, as ``monitor`` prints it by default; in MiB no card of this kind is that small."""
+_DEEPEST = 30
+"""Levels of a card; the tool prints four."""
 _UNCORRECTABLE = ("ecc.total_uncorrectable_count", "total_uncorrectable_count", "double_bit_ecc")
 _USAGE = re.compile(r"([\d.]+)\s*/\s*([\d.]+)\s*([GM])B")
 
@@ -37,9 +38,14 @@ _USAGE = re.compile(r"([\d.]+)\s*/\s*([\d.]+)\s*([GM])B")
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in content.items():
         if isinstance(value, dict) and "value" not in value:
-            yield from _flat(value, f"{prefix}{name}.")
+            if prefix.count(".") < _DEEPEST:
+                yield from _flat(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
             yield prefix + name, value
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _first(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
@@ -63,10 +69,10 @@ def _reading(line: int, index: int, card: Mapping[str, Any]) -> Reading:
             time_ns=0 if clock is None else timestamp(str(clock)),
             backend="amd-smi",
             index=index,
-            pci=card.get("bus.bdf") or card.get("bdf"),
-            name=card.get("asic.market_name") or card.get("market_name"),
-            vram_used_bytes=None if used is None else int(used * unit),
-            vram_total_bytes=None if total is None else int(total * unit),
+            pci=_words(card.get("bus.bdf") or card.get("bdf")),
+            name=_words(card.get("asic.market_name") or card.get("market_name")),
+            vram_used_bytes=byte_count(used, unit),
+            vram_total_bytes=byte_count(total, unit),
             busy_percent=_first(values, _BUSY),
             memory_busy_percent=memory,
             power_watts=_first(values, _POWER),
@@ -77,14 +83,16 @@ def _reading(line: int, index: int, card: Mapping[str, Any]) -> Reading:
     )
 
 
-def _cards(content: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON
+def _cards(content: Any, depth: int = 0) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON
     """The cards of a document: a list of them, or under "gpu_data"; ``watch`` puts lists in lists."""
+    if depth > _DEEPEST:
+        return
     if isinstance(content, list):
         for item in content:
-            yield from _cards(item)
+            yield from _cards(item, depth + 1)
     elif isinstance(content, dict):
         if "gpu_data" in content:
-            yield from _cards(content["gpu_data"])
+            yield from _cards(content["gpu_data"], depth + 1)
         elif "gpu" in content:
             yield content
 
@@ -113,11 +121,11 @@ def _csv(chunks: Iterator[bytes]) -> Iterator[Item]:
         if is_amd_header(text):
             header = [name.strip() for name in text.split(",")]
         elif header is not None and "," in text:
-            cells = next(csv.reader([text]))
-            card = dict(zip(header, cells, strict=False))
+            found = cells(text)
+            card = dict(zip(header, found, strict=False))
             index = quantity(card["gpu"]) if "gpu" in card else None
-            if len(cells) != len(header) or index is None:
-                yield Broken(line=line, why=f"{len(cells)} values for {len(header)} columns")
+            if len(found) != len(header) or index is None:
+                yield Broken(line=line, why=f"{len(found)} values for {len(header)} columns")
                 continue
             yield _reading(line, int(index), card)
 
@@ -139,11 +147,11 @@ def _monitor(chunks: Iterator[bytes]) -> Iterator[Item]:
             continue
         if header is None or not text.strip()[:1].isdigit():
             continue
-        cells = _CELL.findall(text)
-        if len(cells) != len(header):
-            yield Broken(line=line, why=f"{len(cells)} values for {len(header)} columns")
+        found = _CELL.findall(text)
+        if len(found) != len(header):
+            yield Broken(line=line, why=f"{len(found)} values for {len(header)} columns")
             continue
-        card = dict(zip(header, cells, strict=True))
+        card = dict(zip(header, found, strict=True))
         usage = _USAGE.search(card.pop("VRAM_USAGE", ""))
         if usage is not None:
             factor = GIB // MIB if usage[3] == "G" else 1

@@ -19,7 +19,7 @@ from floatscope_server.readers.skips import Clock, Seen, scales_of
 from floatscope_server.readers.step_lines import step_line
 from floatscope_server.readers.steps import Pending, Steps, same_record
 from floatscope_server.readers.te_debug import Statistics
-from floatscope_server.readers.text import lines
+from floatscope_server.readers.text import lines, step_of
 from floatscope_server.readers.trainer_log import TrainerLog
 
 __all__ = ["CONSOLE", "is_of_interest"]
@@ -33,7 +33,7 @@ _FORMATS = (
     "transformer-engine-log",
 )
 """The first of those that a file holds lines of is its format."""
-_LOGGING_STEPS = re.compile(r"""logging_steps['"]?\s*[=:]\s*(\d+)""")
+_LOGGING_STEPS = re.compile(r"""logging_steps['"]?\s*[=:]\s*(\d{1,9})\b""")
 _HOST = re.compile(r"\[?([\w.-]+)\]?: ")
 _SUMMARY = ("train_loss", "train_runtime")
 
@@ -95,7 +95,8 @@ class _Console:
     def _row(self, row: Row) -> Row:
         """What has one writer goes back only when it starts anew."""
         row.restart = row.step < self._last
-        self._last = row.step
+        if step_of(row.step) is not None:
+            self._last = row.step
         self._anew = False
         return row
 

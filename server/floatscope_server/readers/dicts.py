@@ -11,7 +11,7 @@ __all__ = ["dicts"]
 
 _DICT = re.compile(r"\{\s*'[^{}]*\}?")
 _PAIR = re.compile(
-    r"""'([^']+)'\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.float\d+|np\.int\d+|tensor)\(([-+\w.]+)[^)]*\)|([-+\w.]+))"""
+    r"""'([^']+)'\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.float\d+|np\.int\d+|tensor)\(([-+\w.]{1,40})[^)]{0,80}\)|([-+\w.]+))"""
 )
 _MARKS = frozenset({"loss", "eval_loss", "learning_rate", "grad_norm", "train_loss", "train_runtime", "eval_runtime"})
 """A dictionary with none of these is something else."""

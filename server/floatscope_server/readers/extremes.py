@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 
 from floatscope_server.readers.rows import Broken, Extreme, Item, LogFormat
-from floatscope_server.readers.text import lines, number, step_of
+from floatscope_server.readers.text import cells, lines, number, step_of
 
 __all__ = ["LAYER_EXTREMES", "is_extremes_header"]
 
@@ -56,21 +55,21 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
             continue
         if columns is None:
             continue
-        cells = next(csv.reader([text]))
-        if len(cells) != width:
-            yield Broken(line=line, why=f"{len(cells)} values for {width} columns")
+        found = cells(text)
+        if len(found) != width:
+            yield Broken(line=line, why=f"{len(found)} values for {width} columns")
             continue
-        step, absmax = step_of(number(cells[columns["step"]])), number(cells[columns["absmax"]])
+        step, absmax = step_of(number(found[columns["step"]])), number(found[columns["absmax"]])
         if step is None or absmax is None:
             yield Broken(line=line, why="step or absmax is no number")
             continue
-        layer, tensor = cells[columns["layer"]].strip(), cells[columns["tensor"]].strip()
+        layer, tensor = found[columns["layer"]].strip(), found[columns["tensor"]].strip()
         yield Extreme(
             line=line,
             step=step,
             layer=layer,
             kind=_kind(tensor),
-            format=_format(cells[columns["dtype"]]),
+            format=_format(found[columns["dtype"]]),
             absmax=absmax,
             values={f"{layer}/{tensor}": absmax},
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from floatscope_server.readers.text import whole
+
 __all__ = ["hang", "has_hint"]
 
 _HANGS = re.compile(
@@ -41,4 +43,4 @@ def hang(text: str) -> tuple[str, str, int | None] | None:
     if found is None:
         return None
     rank = _RANK.search(text)
-    return str(found.lastgroup), found.group(), None if rank is None else int(rank[1])
+    return str(found.lastgroup), found.group(), None if rank is None else whole(rank[1])

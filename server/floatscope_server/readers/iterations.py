@@ -10,14 +10,16 @@ from floatscope_server.readers.megatron import Scaled
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Item, Reading, Row
 from floatscope_server.readers.skips import Seen, scales_of, spread
+from floatscope_server.readers.smi import GIB, byte_count
 
 __all__ = ["Iterations"]
 
 _NORM, _TOTAL_NORM = "grad norm", "total grad norm"
 _SKIPPED = "number of skipped iterations"
+_MOST_SKIPS = 100_000
+"""Between two lines; more is damage."""
 _NAN = "number of nan iterations"
 _MEMORY = ("hip mem", "rocm mem", "hip memory", "rocm memory")
-_GIB = 1 << 30
 
 
 class Iterations:
@@ -56,9 +58,10 @@ class Iterations:
 
     def _skips(self, values: dict[str, float], overflows: Sequence[Seen]) -> int:
         """Skipped iterations since the line before: as counted (some versions count none), as told, or by the scale."""
-        count = max(int(values.get(_SKIPPED, 0)), len(overflows))
+        told = values.get(_SKIPPED, 0.0)
+        count = max(int(told) if 0 < told < _MOST_SKIPS else 0, len(overflows))
         scale = values.get("loss scale")
-        if count or scale is None or self._scale is None or not 0 < scale < self._scale:
+        if count or scale is None or self._scale is None or not 0 < scale < self._scale < math.inf:
             return count
         return max(round(math.log2(self._scale / scale)), 1)
 
@@ -93,8 +96,8 @@ class Iterations:
                     time_ns=0,
                     backend="log",
                     index=rank or 0,
-                    vram_used_bytes=round(used * _GIB),
-                    vram_total_bytes=round(total * _GIB),
+                    vram_used_bytes=byte_count(used, GIB),
+                    vram_total_bytes=byte_count(total, GIB),
                 )
                 yield Reading(line=line, device=device, values={})
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floatscope_server.readers.text import number
+from floatscope_server.readers.text import number, whole
 
 __all__ = ["Scaled", "iteration", "rank_of", "validation"]
 
@@ -17,7 +17,7 @@ _UNIT = re.compile(r"(?:[KMGT]i?B|%|ms|s)$")
 def rank_of(text: str) -> int | None:
     """The rank that Primus prints before a line."""
     found = _RANK.search(text)
-    return None if found is None else int(found[1])
+    return None if found is None else whole(found[1])
 
 
 def _fields(text: str) -> dict[str, float]:
@@ -57,7 +57,7 @@ def iteration(text: str) -> tuple[int, dict[str, float]] | None:
     """The iteration of a line and its fields; what is absent (no loss scale under bf16, no loss on a skipped step) is
     absent."""
     found = _ITERATION.search(text)
-    return None if found is None else (int(found[1]), _fields(found[2]))
+    return None if found is None else (whole(found[1]), _fields(found[2]))
 
 
 def validation(text: str) -> tuple[int, dict[str, float]] | None:
@@ -65,7 +65,7 @@ def validation(text: str) -> tuple[int, dict[str, float]] | None:
     found = _VALIDATION.search(text)
     if found is None:
         return None
-    return int(found[1]), {f"validation {n.removesuffix(' value')}": v for n, v in _fields(found[2]).items()}
+    return whole(found[1]), {f"validation {n.removesuffix(' value')}": v for n, v in _fields(found[2]).items()}
 
 
 class Scaled:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from floatscope import wire
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Reading
-from floatscope_server.readers.smi import MIB, quantity, timestamp
+from floatscope_server.readers.smi import MIB, byte_count, quantity, timestamp
 from floatscope_server.readers.text import lines
 
 __all__ = ["NVIDIA_DMON", "is_dmon_header"]
@@ -46,7 +46,7 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
                 time_ns=timestamp(f"{date[:4]}-{date[4:6]}-{date[6:]} {by_name.get('Time', '')}") if date else 0,
                 backend="nvidia-smi",
                 index=int(numbers.get("gpu", 0)),
-                vram_used_bytes=None if used is None else int(used * MIB),
+                vram_used_bytes=byte_count(used, MIB),
                 busy_percent=numbers.get("sm"),
                 memory_busy_percent=numbers.get("mem"),
                 power_watts=numbers.get("pwr"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 
 from floatscope import wire
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Reading
-from floatscope_server.readers.smi import GIB, MIB, quantity, timestamp
-from floatscope_server.readers.text import lines
+from floatscope_server.readers.smi import GIB, MIB, byte_count, quantity, timestamp
+from floatscope_server.readers.text import cells, lines
 
 __all__ = ["NVIDIA_SMI_CSV", "is_nvidia_header"]
 
@@ -36,9 +35,9 @@ def is_nvidia_header(text: str) -> bool:
 
 def _bytes(cell: str | None, unit: str) -> int | None:
     value = quantity(cell)
-    if cell is None or value is None:
+    if cell is None:
         return None
-    return int(value * next((size for name, size in _BYTES.items() if name in cell or name in unit), MIB))
+    return byte_count(value, next((size for name, size in _BYTES.items() if name in cell or name in unit), MIB))
 
 
 def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
@@ -49,11 +48,11 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
             continue
         if columns is None or "," not in text:
             continue
-        cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
-        if len(cells) != len(columns):
-            yield Broken(line=line, why=f"{len(cells)} values for {len(columns)} columns")
+        found = [cell.strip() for cell in cells(text)]
+        if len(found) != len(columns):
+            yield Broken(line=line, why=f"{len(found)} values for {len(columns)} columns")
             continue
-        by_name = {name: cell for (name, _, _), cell in zip(columns, cells, strict=True)}
+        by_name = {name: cell for (name, _, _), cell in zip(columns, found, strict=True)}
         units = {name: unit for name, unit, _ in columns}
         index = quantity(by_name.get("index", "0"))
         uncorrected = [quantity(cell) or 0 for name, cell in by_name.items() if name.startswith(_ECC)]
@@ -75,7 +74,7 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
             ),
             values={
                 written: value
-                for (name, _, written), cell in zip(columns, cells, strict=True)
+                for (name, _, written), cell in zip(columns, found, strict=True)
                 if name not in ("timestamp", "index", "uuid", "name", "pci.bus_id")
                 and (value := quantity(cell)) is not None
             },

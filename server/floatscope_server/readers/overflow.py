@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from floatscope_server.readers.text import number
+from floatscope_server.readers.text import number, whole
 
 __all__ = ["Overflow", "at_minimum", "engine_step", "overflow", "stamped"]
 
@@ -57,11 +57,11 @@ def engine_step(text: str) -> tuple[int, dict[str, float]] | None:
         values = {"skipped_steps": float(skipped)}
         if (rate := number(lr)) is not None:
             values["lr"] = rate
-        return int(step), values
+        return whole(step), values
     if "iter time (s)" in text and (found := _PIPELINE.search(text)):
         loss, seconds = number(found[2]), number(found[3])
         if loss is not None and seconds is not None:
-            return int(found[1]), {"loss": loss, "iter time (s)": seconds}
+            return whole(found[1]), {"loss": loss, "iter time (s)": seconds}
     return None
 
 
@@ -70,4 +70,8 @@ def stamped(text: str) -> float | None:
     found = _STAMP.search(text)
     if found is None:
         return None
-    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() + int(found[2]) / 1000
+    try:
+        moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None  # no date
+    return moment.timestamp() + int(found[2]) / 1000

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from floatscope_server.readers.text import number, step_of, whole
+
 __all__ = ["Bar", "bars"]
 
 _BAR = re.compile(r"\d{1,3}%\|[^|]*\|\s*(\d+)/(\d+)\s*\[(\d+:[\d:]+)<[^,\]]*(?:,\s*([\d.]+)\s?(s/it|it/s))?[^\]]*\]?")
@@ -33,10 +35,13 @@ def bars(text: str) -> Iterator[Bar]:
         if before.endswith(":") and not _TRAINS.search(before):
             continue
         done, total, clock, rate, unit = found.groups()
+        if step_of(whole(done)) is None:
+            continue
         seconds = None
-        if rate and float(rate) > 0:
-            seconds = float(rate) if unit == "s/it" else 1 / float(rate)
+        shown = number(rate or "")
+        if shown:
+            seconds = shown if unit == "s/it" else 1 / shown
         elapsed = 0.0
         for part in clock.split(":"):
-            elapsed = elapsed * 60 + float(part)
-        yield Bar(found.start(), found.end(), int(done), int(total), elapsed, seconds)
+            elapsed = elapsed * 60 + (number(part) or 0.0)
+        yield Bar(found.start(), found.end(), whole(done), whole(total), elapsed, seconds)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 
 from floatscope import wire
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Reading
-from floatscope_server.readers.smi import documents, quantity
-from floatscope_server.readers.text import lines
+from floatscope_server.readers.smi import byte_count, documents, quantity
+from floatscope_server.readers.text import cells, lines, whole
 
 __all__ = ["ROCM_SMI_CSV", "ROCM_SMI_JSON", "is_rocm_header"]
 
@@ -36,10 +35,6 @@ def _first(card: Mapping[str, str], names: tuple[str, ...]) -> float | None:
     return next((value for name in names if (value := quantity(card.get(name))) is not None), None)
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
 def _reading(line: int, index: int, card: Mapping[str, str]) -> Reading:
     name = next((card[n] for n in _NAMES if card.get(n) and not card[n].startswith("0x")), None)
     pci = card.get("PCI Bus")
@@ -51,8 +46,8 @@ def _reading(line: int, index: int, card: Mapping[str, str]) -> Reading:
             index=index,
             pci=pci if pci and ":" in pci else None,
             name=None if name in (None, "N/A") else name,
-            vram_used_bytes=_whole(_first(card, _USED)),
-            vram_total_bytes=_whole(_first(card, _TOTAL)),
+            vram_used_bytes=byte_count(_first(card, _USED), 1),
+            vram_total_bytes=byte_count(_first(card, _TOTAL), 1),
             busy_percent=_first(card, _BUSY),
             memory_busy_percent=_first(card, _MEMORY_BUSY),
             power_watts=_first(card, _POWER),
@@ -74,7 +69,7 @@ def _json(chunks: Iterator[bytes]) -> Iterator[Item]:
         # "system" stands beside the cards and is none.
         for key, card in content.items():
             if (found := _CARD.fullmatch(key)) and isinstance(card, dict):
-                yield _reading(line, int(found[1]), {name: str(value) for name, value in card.items()})
+                yield _reading(line, whole(found[1]), {name: str(value) for name, value in card.items()})
 
 
 def is_rocm_header(text: str) -> bool:
@@ -87,15 +82,15 @@ def _csv(chunks: Iterator[bytes]) -> Iterator[Item]:
     header: list[str] | None = None
     for line, text in lines(chunks):
         if is_rocm_header(text):
-            header = [name.strip() for name in next(csv.reader([text]))]
+            header = [name.strip() for name in cells(text)]
             header[0] = "device"
         elif header is not None and text.startswith("card"):
-            cells = next(csv.reader([text]))
-            found = _CARD.fullmatch(cells[0].strip())
-            if found is None or len(cells) != len(header):
-                yield Broken(line=line, why=f"{len(cells)} values for {len(header)} columns")
+            row = cells(text)
+            found = _CARD.fullmatch(row[0].strip()) if row else None
+            if found is None or len(row) != len(header):
+                yield Broken(line=line, why=f"{len(row)} values for {len(header)} columns")
                 continue
-            yield _reading(line, int(found[1]), dict(zip(header, cells, strict=True)))
+            yield _reading(line, whole(found[1]), dict(zip(header, row, strict=True)))
 
 
 ROCM_SMI_JSON = LogFormat("rocm-smi-json", _json)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["GIB", "MIB", "documents", "quantity", "timestamp"]
+from floatscope_server.readers.decoded import decoded
+from floatscope_server.readers.text import number as numeral
+
+__all__ = ["GIB", "MIB", "byte_count", "documents", "quantity", "timestamp"]
 
 MIB = 1 << 20
 GIB = 1 << 30
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _MOST = 2.0**62
 """No card has that much of anything; damaged text may."""
+_LATEST_S = 2.0**33
+"""In the year 2242; nanoseconds of 2262 do not fit in 64 bits."""
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"?')
 _CLOSE = re.compile(r"[\]}]\s*,?\s*$")
 _LONGEST = 1 << 24
 """Characters of a document; the output of one call is far shorter."""
@@ -36,38 +41,49 @@ def quantity(value: Any) -> float | None:  # noqa: ANN401 - JSON
 
 
 def timestamp(value: str) -> int:
-    """Nanoseconds since 1970 of seconds since then, or of a date and a time taken as UTC; 0 where it is neither."""
+    """Nanoseconds since 1970 of seconds since then, or of a date and a time taken as UTC; 0 where it is neither or
+    before 1970."""
     text = value.strip().replace("/", "-")
-    try:
-        return int(float(text) * 1e9)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return 0
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e9)
+    seconds = numeral(text)
+    if seconds is None:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return 0
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return int(seconds * 1e9) if 0 <= seconds < _LATEST_S else 0
+
+
+def byte_count(value: float | None, unit: int) -> int | None:
+    """``value`` times ``unit`` bytes; None for what no card has."""
+    if value is None or not 0 <= value * unit < _MOST:
+        return None
+    return round(value * unit)
 
 
 def documents(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     """The JSON documents in ``lines`` and the number of the line that each begins on; text between them is left out.
     None for one that does not end or is damaged."""
     held: list[str] = []
-    first = length = 0
+    first = length = depth = 0
     for number, text in lines:
         if not held:
             if not text.lstrip().startswith(("{", "[")):
                 continue
-            first = number
+            first, depth = number, 0
         held.append(text)
         length += len(text)
-        if _CLOSE.search(text):
-            try:
-                yield first, json.loads("\n".join(held))
-            except ValueError:
-                if length < _LONGEST:
-                    continue
-                yield first, None
-            held, length = [], 0
+        # Brackets are counted, since to try at each of them takes the square of the length.
+        bare = _TEXT.sub("", text)
+        depth += bare.count("{") + bare.count("[") - bare.count("}") - bare.count("]")
+        if depth > 0 and length < _LONGEST:
+            continue
+        try:
+            found = None if depth > 0 else decoded("\n".join(held))
+        except ValueError:
+            found = None
+        if found is not None or _CLOSE.search(text) or length >= _LONGEST:
+            yield first, found
+        held, length = [], 0
     if held:
         yield first, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floatscope_server.readers.text import number
+from floatscope_server.readers.text import number, whole
 
 __all__ = ["step_line"]
 
@@ -54,8 +54,8 @@ def step_line(text: str) -> tuple[int, dict[str, float]] | None:
     for pattern in (_TUNE, _VERL, _TITAN):
         if found := pattern.search(text):
             values = _pairs(found[2])
-            return (int(found[1]), values) if values else None
+            return (whole(found[1]), values) if values else None
     for pattern, names in _SHAPES:
         if found := pattern.search(text):
-            return int(found[1]), _named(names, found.groups()[1:])
+            return whole(found[1]), _named(names, found.groups()[1:])
     return None

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from floatscope_server.readers.decoded import decoded, real
 from floatscope_server.readers.names import canonical, meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
-from floatscope_server.readers.text import lines, number, step_of
+from floatscope_server.readers.text import cells, lines, number, step_of
 
 __all__ = ["SERIES_CSV", "SERIES_JSONL", "is_series_header", "is_series_object"]
 
@@ -51,17 +48,10 @@ def is_series_header(text: str) -> bool:
 def is_series_object(text: str) -> bool:
     """Whether ``text`` begins with an object on one line that has a step and a series that the rules know."""
     try:
-        content = _decoded(text.split("\n", 1)[0])
+        content = decoded(text.split("\n", 1)[0])
     except ValueError:
         return False
     return isinstance(content, dict) and _step_name(content) is not None and any(map(_known, content))
-
-
-def _decoded(text: str) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return json.loads(text)  # takes bare NaN and Infinity
 
 
 class _Rows:
@@ -86,11 +76,11 @@ def _read_csv(chunks: Iterator[bytes]) -> Iterator[Item]:
         if names is None or is_series_header(text):
             names = [name.strip() for name in text.split(",")] if is_series_header(text) else names
             continue
-        cells = next(csv.reader([text]))
-        if len(cells) != len(names):
-            yield Broken(line=line, why=f"{len(cells)} values for {len(names)} columns")
+        found = cells(text)
+        if len(found) != len(names):
+            yield Broken(line=line, why=f"{len(found)} values for {len(names)} columns")
             continue
-        values = {n: v for n, cell in zip(names, cells, strict=True) if cell and (v := number(cell)) is not None}
+        values = {n: v for n, cell in zip(names, found, strict=True) if cell and (v := number(cell)) is not None}
         named = _step_name(values)
         step = None if named is None else step_of(values.pop(named))
         if step is None:
@@ -105,13 +95,13 @@ def _read_jsonl(chunks: Iterator[bytes]) -> Iterator[Item]:
         if not text.lstrip().startswith("{"):
             continue
         try:
-            content = _decoded(text)
+            content = decoded(text)
         except ValueError:
             yield Broken(line=line, why="the JSON of a record does not end or is damaged")
             continue
         named = _step_name(content)
         step = None if named is None else step_of(content.pop(named))
-        values = {name: float(v) for name, v in content.items() if type(v) in (float, int)}
+        values = {name: real(v) for name, v in content.items() if type(v) in (float, int)}
         # JSON has no NaN: some write it as a string.
         for name, told in content.items():
             if isinstance(told, str) and (value := number(told)) is not None and not math.isfinite(value):

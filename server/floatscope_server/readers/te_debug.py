@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from floatscope_server.readers.rows import Extreme, Item, Row
-from floatscope_server.readers.text import number
+from floatscope_server.readers.text import number, whole
 
 __all__ = ["Statistics"]
 
@@ -31,7 +31,7 @@ class Statistics:
         value = None if found is None else number(found[3])
         if found is None or value is None:
             return
-        name, step = found[1], int(found[2])
+        name, step = found[1], whole(found[2])
         parts = _NAME.fullmatch(name)
         layer, tensor, statistic = parts.groups() if parts is not None else ("", "", "")
         kind = _KINDS.get(tensor, "")

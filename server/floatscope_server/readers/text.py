@@ -1,12 +1,14 @@
-"""Bytes to lines: byte order marks, CRLF, progress bars that overwrite themselves, colours, lines without an end."""
+"""Bytes to lines: byte order marks, CRLF, progress bars that overwrite themselves, colours, lines without an end; and
+what stands in them to numbers and cells, however long damage has made it."""
 
 from __future__ import annotations
 
 import codecs
+import csv
 import re
 from collections.abc import Iterator
 
-__all__ = ["characters", "lines", "number", "step_of"]
+__all__ = ["cells", "characters", "lines", "number", "step_of", "whole"]
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -15,6 +17,8 @@ _MARKS = (
 )
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _STEPS = 1 << 53
+_DIGITS = 40
+"""More are not read; those of a step are 16 at most, and zeros may stand before them."""
 _LONGEST = 1 << 20
 """Characters of a line that are kept together; more come from binary data."""
 
@@ -82,3 +86,16 @@ def number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def whole(digits: str) -> int:
+    """The number that ``digits`` write, 2^53 at most: that is no step, and Python reads no more than 4300 of them."""
+    return min(int(digits), _STEPS) if len(digits) <= _DIGITS else _STEPS
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of CSV; none of one that is damaged, or longer than the 131072 characters of a cell."""
+    try:
+        return next(csv.reader([line], skipinitialspace=True))
+    except csv.Error:
+        return []

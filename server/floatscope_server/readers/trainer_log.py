@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from floatscope_server.readers.decoded import decoded, real
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
 from floatscope_server.readers.text import lines, number, step_of
 
 __all__ = ["TRAINER_LOG", "TrainerLog"]
 
-_DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)")
+_DURATION = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d)")
 _LEAST_SECONDS = 20.0
 """The clock is printed in whole seconds: over less the time of a step would be off by more than 5 %."""
 _RESUMED = 0.5
@@ -39,17 +37,10 @@ def _numbers(content: dict[str, Any]) -> dict[str, float]:
         if kind is float:
             found[name] = value
         elif kind is int:
-            found[name] = float(value)
+            found[name] = real(value)
         elif kind is str and (known := _text(value)) is not None:
             found[name] = known
     return found
-
-
-def _object(line: str) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return json.loads(line)  # takes bare NaN and Infinity
 
 
 class TrainerLog:
@@ -65,7 +56,7 @@ class TrainerLog:
         if '"current_steps"' not in text:
             return None
         try:
-            content = _object(text)
+            content = decoded(text)
         except ValueError:
             return Broken(line=line, why="the JSON of a record does not end or is damaged")
         step = step_of(content.get("current_steps")) if isinstance(content, dict) else None

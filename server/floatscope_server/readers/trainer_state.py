@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
+from floatscope_server.readers.decoded import DECODER, real
 from floatscope_server.readers.names import meaning
 from floatscope_server.readers.rows import Broken, Item, LogFormat, Row
 from floatscope_server.readers.text import characters, step_of
@@ -67,7 +67,7 @@ def _row(line: int, entry: dict[str, object]) -> Row | None:
     if step is None:
         return None
     values = {
-        name: float(value)
+        name: real(value)
         for name, value in entry.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
     }
@@ -89,18 +89,20 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
 
 def _history(window: _Window) -> Iterator[Item]:
     """The entries of the list that ``window`` has reached."""
-    decode = json.JSONDecoder().raw_decode  # takes bare NaN and Infinity
     while (first := window.next()) != "]":
         if first != "{":
             why = "no JSON where an entry of log_history should begin" if first else "the file ends in log_history"
             yield Broken(line=window.line, why=why)
             return
         try:
-            entry, end = decode(window.text, window.at)
+            entry, end = DECODER.raw_decode(window.text, window.at)
         except ValueError:
             if len(window.text) - window.at < _LONGEST and window.more():
                 continue
             yield Broken(line=window.line, why="an entry of log_history does not end or is damaged")
+            return
+        except RecursionError:
+            yield Broken(line=window.line, why="an entry of log_history is nested too deep")
             return
         row = _row(window.line, entry)
         window.move(end)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from floatscope import wire
 from floatscope_server.check.points import Points
 from floatscope_server.check.report import UnreadableError, check
-from floatscope_server.readers import detect
+from floatscope_server.jsontext import encode_json
+from floatscope_server.readers import Broken, Reading, detect
 from floatscope_server.rules import RuleParameters
 
 if TYPE_CHECKING:
@@ -61,6 +63,81 @@ def test_damaged_files_are_read_or_refused(path: Path, tmp_path: Path) -> None:
                 assert len(steps) == len(values)
             for fired in report.alerts:
                 assert fired.describe(report.framework)["message"]
+
+
+_DEEP = "[" * 10_000 + "]" * 10_000
+_LONG = "9" * 5000
+_RECORD = "{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 1.0}"
+
+
+@pytest.mark.parametrize(
+    ("sound", "line"),
+    [
+        *(
+            ('{"current_steps": 1, "loss": 1.0}', f'{{"current_steps": 2, "x": {content}}}')
+            for content in (_DEEP, "9" * 400, _LONG, f'"{_LONG} days, 0:00:00"', '"\\ud800", "\\ud800": NaN')
+        ),
+        ('{"current_steps": 1, "loss": 1.0}', f'{{"current_steps": {_LONG}, "loss": 1.0}}'),
+        *(
+            ('{"step": 1, "loss": 1.0}', f'{{"step": 2, "loss": {content}}}')
+            for content in (_DEEP, "9" * 400, _LONG, '"\\ud800", "\\ud800": NaN')
+        ),
+        ('{"log_history": [{"step": 1, "loss": 1.0}', f', {{"step": 2, "loss": {_DEEP}}}]}}'),
+        ('{"log_history": [{"step": 1, "loss": 1.0}', f', {{"step": 2, "loss": {"9" * 400}, "\\ud800": NaN}}]}}'),
+        ("step,loss\n1,1.0", f'2,"{"x" * 200_000}"\n{_LONG},1.0\n2,{"9" * 400}'),
+        ("step,layer,tensor,dtype,absmax\n1,a,act,fp16,5", f'2,"{"x" * 200_000}",act,fp16,{_LONG}'),
+        *(
+            ('[{"gpu": 0, "gfx_activity": 3}]', content)
+            for content in (
+                f'{{"gpu": 0, "usage": {_DEEP}}}',
+                '{"gpu": 0, "gfx_activity": 5, "x": ' + '{"a": ' * 900 + "1" + "}" * 901,
+                '{"gpu_data": ' * 900 + '{"gpu": 0, "gfx_activity": 5}' + "}" * 900,
+                f'{{"gpu": {"9" * 30}, "timestamp": "1e300", "gfx_activity": 3}}',
+                '{"gpu": 0, "timestamp": "inf", "gfx_activity": 3, "bdf": ["x"], "market_name": "\\ud800"}',
+                '{"gpu": 0, "timestamp": "9999-12-31", "used_vram": 1e18, "total_vram": 1e18}',
+            )
+        ),
+        ("gpu,gfx_activity,timestamp\n0,1,2", f'0,"{"x" * 200_000}",3\n0,1,1e300\n0,1,inf'),
+        ('{"card0": {"GPU use (%)": "5"}}', f'{{"card{_LONG}": {{"GPU use (%)": "5", "x": {_DEEP}}}}}'),
+        ("device,GPU use (%)\ncard0,5", f'card{_LONG},5\ncard0,"{"x" * 200_000}"'),
+        ("index, timestamp, utilization.gpu [%]\n0, 1, 5 %", f'0, 1e300, 5 %\n0, "{"x" * 200_000}", 5 %'),
+        *(
+            (_RECORD, line)
+            for line in (
+                "{'loss': tensor(" + "1" * 100_000,
+                f"100%|##| {_LONG}/{_LONG} [{_LONG}:00<00:00, {_LONG}s/it]",
+                "100%|##| 1/2 [00:00<00:00, 1.2.3s/it]",
+                f" iteration {_LONG}/ 10 | lm loss: 1E400 | loss scale: {_LONG} | ",
+                " iteration 9000000000/ 10 | number of skipped iterations: 1e15 | ",
+                " iteration 5/ 10 | number of skipped iterations: nan | hip mem usage: nan | hip mem total: 1e400 | ",
+                " iteration 5/ 9 | loss scale: inf |\n iteration 6/ 9 | loss scale: 1.0 |",
+                f"[rank{_LONG}] Watchdog caught collective operation timeout",
+                f"[2026-99-99 25:61:61,000] step={_LONG}, skipped={_LONG}, lr=[1]",
+                f"logging_steps={_LONG}",
+                f"INFO - l_activation_amax iteration={_LONG} value={_LONG}",
+                f"step:{_LONG} - loss:1.0",
+            )
+        ),
+    ],
+)
+def test_a_line_of_malice_is_refused_alone(sound: str, line: str, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text(f"{sound}\n{line}\n")
+    with Points() as points:
+        report = check(file, RuleParameters(), points)
+        assert report.records >= 1
+        for name in points.names:
+            encode_json({name: points.of(name)[1].tolist()})
+    encode_json(report.device_list())
+    for device in report.devices.values():
+        assert wire.decode_body(wire.make_block(1, wire.Body(first_step=0, steps=0, devices=(device,))))
+
+
+def test_pretty_printed_documents_take_no_square_of_their_length() -> None:
+    chunks = (b"[\n", *(b'{"gpu": 0,\n"gfx_activity": 3\n},\n' for _ in range(20_000)))
+    assert len(list(detect(b'{"gpu": 0, "gfx_activity": 3}').read(iter(chunks)))) == 1
+    mixed = b'[INFO] here it comes\n{"gpu": 0, "gfx_activity": "]"}\n[1, \n'
+    assert [type(item) for item in detect(mixed).read(iter([mixed]))] == [Reading, Broken]
 
 
 @pytest.mark.parametrize(
