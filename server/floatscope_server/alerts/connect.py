@@ -35,7 +35,24 @@ _METADATA = frozenset(
         "fd20:ce::254",
     )
 )
-_NAT64 = IPv6Network("64:ff9b::/96")
+_WITHIN_LAST = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
+"""Networks whose last 32 bits are an IPv4 address: NAT64, compatible (RFC 4291) and translated ones (RFC 2765)."""
+_ISATAP = 0x5EFE
+_SPECIAL = tuple(
+    map(
+        ip_network,
+        (
+            "64:ff9b:1::/48",  # NAT64 of one's own, RFC 8215
+            "::/96",
+            "::ffff:0:0:0/96",
+            "fec0::/10",  # site-local, RFC 3879
+            "3fff::/20",  # documentation, RFC 9637
+            "5f00::/16",  # segment routing, RFC 9602
+            "192.88.99.0/24",  # relays of 6to4, RFC 7526
+        ),
+    )
+)
+"""What Python's ``is_global`` takes for public in some or all versions."""
 _CONNECT_S, _WRITE_S, _READ_S, _POOL_S = 5.0, 5.0, 10.0, 10.0
 _TOTAL_S = 20.0
 
@@ -56,14 +73,23 @@ def _meant(address: Address) -> list[Address]:
         return [address]
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    address = IPv6Address(int(address))  # without the zone, which makes another address of it
     meant: list[Address] = [address]
     if address.sixtofour is not None:
         meant.append(address.sixtofour)
     if address.teredo is not None:
         meant.append(address.teredo[1])
-    if address in _NAT64:
-        meant.append(IPv4Address(int(address) & 0xFFFFFFFF))
+    within = int(address) > 1 and any(address in network for network in _WITHIN_LAST)  # :: and ::1 are no IPv4
+    if within or (int(address) >> 32) & 0xFDFFFFFF == _ISATAP:
+        meant.append(last)
     return meant
+
+
+def _is_special(address: Address) -> bool:
+    if not address.is_global or address.is_multicast or address in _METADATA:
+        return True
+    return any(address.version == network.version and address in network for network in _SPECIAL)
 
 
 class Guard:
@@ -88,7 +114,7 @@ class Guard:
     def permits(self, host: str, address: str) -> bool:
         """Whether a webhook for ``host`` may connect to ``address``."""
         meant = _meant(ip_address(address))
-        special = [each for each in meant if not each.is_global or each.is_multicast or each in _METADATA]
+        special = [each for each in meant if _is_special(each)]
         if any(each in _METADATA and each not in self._literal for each in special):
             return False
         if host.lower().rstrip(".") in self._names:

@@ -100,11 +100,14 @@ class TypeOut(BaseModel):
     targets: list[str]
 
 
-def _check(services: Services, type_: str, url: str, kinds: list[str]) -> None:
+def _check_address(services: Services, type_: str, url: str) -> None:
     if type_ == APPRISE:
         check_target(url, services.targets)
     else:
         check_url(url, Guard(services.settings.webhook_allow))
+
+
+def _check_kinds(kinds: list[str]) -> None:
     if wrong := [kind for kind in kinds if kind not in RULES]:
         raise Refusal(422, "unknown_kind", f"there is no rule {wrong[0][:60]!r}", f"one of {', '.join(RULES)}")
 
@@ -149,7 +152,8 @@ def list_types(services: Running) -> list[dict[str, Any]]:
 @router.post("", response_model=NewEndpointOut, status_code=201)
 def add_endpoint(services: Running, actor: Actor, wanted: EndpointIn) -> dict[str, Any]:
     """Add a receiver; the answer holds its secret, which is not shown again."""
-    _check(services, wanted.type, wanted.url, wanted.kinds)
+    _check_address(services, wanted.type, wanted.url)
+    _check_kinds(wanted.kinds)
     secrets = _secrets(wanted.type, wanted.secret)
 
     def write(session: Session) -> dict[str, Any]:
@@ -180,7 +184,9 @@ def change_endpoint(services: Running, actor: Actor, endpoint_id: Id, wanted: En
         endpoint = session.get(Endpoint, endpoint_id)
         if endpoint is None:
             raise unknown("endpoint", endpoint_id)
-        _check(services, endpoint.type, changes.get("url", endpoint.url), changes.get("kinds", []))
+        if "url" in changes or changes.get("enabled"):
+            _check_address(services, endpoint.type, changes.get("url", endpoint.url))
+        _check_kinds(changes.get("kinds", []))
         for name in ("url", "language", "kinds", "min_severity"):
             if name in changes:
                 setattr(endpoint, name, changes[name])

@@ -256,7 +256,11 @@ class Outbox:
             if changed.rowcount:  # type: ignore[attr-defined]
                 settled.append(verdict)
         endpoint = session.get(Endpoint, parcel.endpoint_id)
-        if endpoint is None or not endpoint.enabled or not settled:
+        if endpoint is None or not settled:
+            return
+        if not endpoint.enabled:
+            # It was disabled meanwhile, when this was under way and did not count as waiting.
+            _give_up(session, endpoint, now)
             return
         if any(verdict.state == "ok" for verdict in settled):
             endpoint.given_up = 0
@@ -272,6 +276,10 @@ def disable(session: Session, endpoint: Endpoint, reason: str, now: datetime) ->
     """Send nothing to ``endpoint`` any more; what waits for it is given up."""
     endpoint.enabled, endpoint.disabled_reason = False, reason
     session.add(endpoint)
+    _give_up(session, endpoint, now)
+
+
+def _give_up(session: Session, endpoint: Endpoint, now: datetime) -> None:
     session.execute(
         update(Delivery)
         .where(col(Delivery.endpoint_id) == endpoint.id, col(Delivery.state).in_(_WAITING))

@@ -12,6 +12,7 @@ from standardwebhooks import Webhook
 
 from floatscope._webhooks import verify
 from floatscope_server.alerts.models import Delivery, Endpoint
+from floatscope_server.alerts.outbox import disable
 from floatscope_server.alerts.schedule import DELAYS_S
 from floatscope_server.alerts.signing import rotated
 from floatscope_server.settings import Settings
@@ -162,6 +163,30 @@ def test_gone_disables_the_endpoint(bench: Bench, receiver: Receiver) -> None:
     with bench.store.read() as session:
         row = session.exec(select(Endpoint)).one()
     assert (row.enabled, row.disabled_reason) == (False, "the receiver answered 410 Gone")
+
+
+def test_what_is_under_way_when_its_endpoint_is_disabled_is_given_up(bench: Bench, receiver: Receiver) -> None:
+    """It would be sent when somebody enables the endpoint again, whenever that is."""
+    endpoint = bench.endpoint(receiver.url)
+    bench.row(endpoint, "evt_1")
+    hold = threading.Event()
+
+    def answer(_: object) -> tuple[int, dict[str, str]]:
+        hold.wait(DEADLINE_S)
+        return 503, {}
+
+    receiver.answer = answer
+
+    def by_hand(session: Session) -> None:
+        disable(session, session.exec(select(Endpoint)).one(), "disabled by hand", bench.clock())
+
+    async def act() -> None:
+        await bench.until(lambda: bool(receiver.requests))
+        bench.store.write(by_hand)
+        hold.set()
+        await bench.until(lambda: bench.states() == ["dead"])
+
+    bench.deliver(act)
 
 
 def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ __all__ = ["Answer", "coded", "plain", "retry_after_s", "said"]
 
 _LONGEST_S = 86400.0
 _SAID = 200
+_CODES = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ def said(reply: Reply) -> Mapping[str, Any]:
 
 def seconds(value: object) -> float:
     """A number of seconds out of a reply, a day at most; 0 for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return 0.0
-    return min(max(float(value), 0.0), _LONGEST_S)
+    return float(value) if value < _LONGEST_S else _LONGEST_S
 
 
 def plain(reply: Reply, now: datetime, *, quote: bool = False) -> Answer:
@@ -87,7 +87,7 @@ def coded(
     by_status = plain(reply, now, quote=True)
     found = said(reply)
     number = found.get(code)
-    if not isinstance(number, int) or isinstance(number, bool):
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) >= _CODES:
         if by_status.error is not None:
             return by_status
         return Answer(status=reply.status, error=f"the receiver answered {reply.status} without {code}")
