@@ -64,6 +64,8 @@ class Peer:
     config: dict[str, Any]
     gone: bool = False
     """It has ended, and left what is sent."""
+    sender: str = ""
+    """As in ``wire.Hello``."""
 
 
 class Link:
@@ -211,6 +213,7 @@ class Link:
             layers=self._outbox.layers,
             config=self._peer.config,
             gone=self._peer.gone,
+            sender=self._peer.sender,
         )
         data = wire.encode(hello)
         if len(data) > wire.MAX_BLOCK_BYTES:

@@ -281,6 +281,9 @@ class Hello(_Struct, frozen=True, kw_only=True, tag="hello"):
     config: dict[str, Any] = {}
     gone: bool = False
     """The writer has ended, and somebody else sends what it left."""
+    sender: str = ""
+    """Where several processes may speak as one writer, since all read the same log: which of them this is. What each
+    sends follows from what the server had at its hello, so only the newest may go on; the others are refused."""
 
 
 class Welcome(_Struct, frozen=True, kw_only=True, tag="welcome"):

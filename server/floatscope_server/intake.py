@@ -6,10 +6,17 @@ import asyncio
 from collections.abc import Callable
 
 from floatscope import wire
+from floatscope_server.senders import Senders
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
 __all__ = ["Conversation", "Intake", "Refused"]
+
+_SUPERSEDED = wire.Refused(
+    code="superseded",
+    message="another process has begun to send the same log",
+    hint="what it holds arrives once, through that one",
+)
 
 
 class Refused(Exception):  # noqa: N818 - named after the message that it carries
@@ -31,6 +38,7 @@ class Intake:
         self.acks = 0
         self.nacks = 0
         self.agents = 0
+        self.senders = Senders()
         self._limit = settings.queue_bytes
         self._room = asyncio.Condition()
 
@@ -63,6 +71,7 @@ class Conversation:
         """The name in the hello."""
         self.rank = 0
         self._writer: str | None = None
+        self._sender = ""
         self._open = asyncio.Semaphore(wire.MAX_IN_FLIGHT)
         self._pending = 0
         self._idle = asyncio.Event()
@@ -98,6 +107,11 @@ class Conversation:
             self.rank = message.identity.rank
         assert self._writer is not None
         size = len(data)
+        # Nothing is awaited from here to ``submit``: what another sender said is before its successor's hello.
+        if not self._may_speak(message):
+            self._make_room()
+            await self._intake.release(size)
+            raise Refused(_SUPERSEDED)
 
         def reply(answer: wire.ServerMessage) -> None:
             # The loop of a connection that is gone may be closed already when the server stops.
@@ -108,6 +122,19 @@ class Conversation:
         if isinstance(message, wire.Hello):
             await self.settled()
 
+    def _may_speak(self, message: wire.AgentMessage) -> bool:
+        assert self._writer is not None
+        if isinstance(message, wire.Hello):
+            self._sender = message.sender
+            return not self._sender or self._intake.senders.greet(self._writer, self._sender)
+        return not self._sender or self._intake.senders.may_speak(self._writer, self._sender)
+
+    def _make_room(self) -> None:
+        self._open.release()
+        self._pending -= 1
+        if not self._pending:
+            self._idle.set()
+
     async def settled(self) -> None:
         """Wait until everything taken has been answered."""
         await self._idle.wait()
@@ -116,10 +143,7 @@ class Conversation:
         release = self._loop.create_task(self._intake.release(size))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
-        self._open.release()
-        self._pending -= 1
-        if not self._pending:
-            self._idle.set()
+        self._make_room()
         if isinstance(answer, wire.Ack):
             self._intake.acks += 1
         elif isinstance(answer, wire.Nack):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import floatscope
@@ -46,6 +47,8 @@ class Where:
     patience_s: float | None
     spool: SpoolPlace | None = None
     """For what cannot be read again: then nothing waits for the server."""
+    sender: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells this process from another one that reads the same log."""
 
 
 class Channel:
@@ -80,7 +83,14 @@ class Channel:
             self._spooler = Spooler(where.spool, about, max_records=_MEMORY_RECORDS, max_bytes=_MEMORY_BYTES)
             self._outbox = self._spooler.outbox
         self._link = Link(
-            Peer(server_url=where.server, token=where.token, identity=identity, agent=agent, config=config),
+            Peer(
+                server_url=where.server,
+                token=where.token,
+                identity=identity,
+                agent=agent,
+                config=config,
+                sender="" if where.spool is not None else where.sender,
+            ),
             self._outbox,
             Duties(
                 beat=lambda: wire.Beat(step=self._last_step),
@@ -129,7 +139,7 @@ class Channel:
         if self._spooler is not None:
             return None
         self._wait(self._greeted.is_set)
-        self._check()
+        self.check()
         if self._welcome is None:
             raise StoppedError
         return self._welcome
@@ -138,7 +148,7 @@ class Channel:
         """Queue it, once there is room; with a spool at once. Raises ``ChannelError``."""
         if self._spooler is None:
             self._wait(lambda: self._refused is not None or self._outbox.counts().waiting_bytes < _WAITING_BYTES)
-        self._check()
+        self.check()
         self._last_step = max(self._last_step, batch.last)
         self._outbox.append(batch)
 
@@ -192,7 +202,8 @@ class Channel:
                 raise ChannelError(f"cannot reach a Floatscope server at {self._where.server}: {why}")
             time.sleep(_LOOK_S)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises ``ChannelError`` once the server wants nothing more."""
         if self._refused is not None:
             why = one_line(f"{self._refused.message} ({self._refused.hint})")
             raise ChannelError(f"the server at {self._where.server} refused: {why}")

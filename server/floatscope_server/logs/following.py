@@ -131,7 +131,7 @@ class Follower:
 
     def _growing(self, path: Path, log_format: LogFormat) -> None:
         stream = self._begin(log_format)
-        self.tail = Tail(path, self._pace, stream.begin_part)
+        self.tail = Tail(path, self._pace, stream.begin_part, self._tell)
         for item in self._found(ended_lines(log_format, self.tail.chunks())):
             stream.take(item)
 
@@ -274,6 +274,8 @@ class Follower:
         stream = self._stream
         if stream is None:
             return
+        if self._channels:
+            self._channels[-1].check()
         stream.pause()
         if stream.progress is not Progress.BEHIND:
             stream.past = False

@@ -49,7 +49,11 @@ class Tail:
     """Reads ``path`` for ever. What follows after a rotation or a truncation is the same log going on in another part:
     ``part`` is called before it, and a line that was not ended is."""
 
-    def __init__(self, path: Path, pace: Pace, part: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, pace: Pace, part: Callable[[], None], tell: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """``tell`` hears why what is there after a rotation cannot be read, while that is waited for."""
+        self._tell = tell
         self._path = path
         self._pace = pace
         self._part = part
@@ -60,7 +64,8 @@ class Tail:
         self.truncations = 0
 
     def chunks(self) -> Iterator[bytes]:
-        """Everything from the beginning on. Raises ``LogError`` for what is no file or may not be read."""
+        """Everything from the beginning on. Raises ``LogError`` for what is no file or may not be read; after a
+        rotation that is waited for, since who rotates may set owner and mode later."""
         try:
             yield from self._chunks()
         except OSError as error:
@@ -85,11 +90,29 @@ class Tail:
                 # Whoever writes may not have noticed the rotation at once.
                 yield from self._grown()
                 self._close()
-                while not self._open():
-                    if not self._pace.wait():
-                        return
+                if not self._reopened():
+                    return
                 self.rotations += 1
                 yield from self._begin_part()
+
+    def _reopened(self) -> bool:
+        """Wait for another file under the name; False if somebody stopped before."""
+        told = ""
+        while True:
+            try:
+                if self._open():
+                    return True
+                why = ""
+            except LogError as error:
+                why = str(error)
+                self._close()
+            except OSError as error:
+                why = f"{self._path}: {error.strerror or error}"
+            if why and why != told:
+                self._tell(f"{why}; waiting for a file")
+                told = why
+            if not self._pace.wait():
+                return False
 
     def _grown(self) -> Iterator[bytes]:
         while chunk := os.pread(self._file, _CHUNK_BYTES, self._offset):
@@ -116,8 +139,8 @@ class Tail:
     def _replaced(self) -> bool:
         try:
             there, mine = self._path.stat(), os.fstat(self._file)
-        except FileNotFoundError:
-            return False  # moved away, and nobody has made another one yet
+        except OSError:
+            return False  # moved away, and nobody has made another one yet, or one that is out of reach
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
     def _open(self) -> bool:

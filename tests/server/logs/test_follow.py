@@ -19,6 +19,7 @@ import pytest
 
 from floatscope._spool._spooler import SpoolPlace
 from floatscope_server.logs.tail import Pace, piped
+from floatscope_server.senders import Senders
 
 if TYPE_CHECKING:
     from tests.server.logs.conftest import Following, LogServer
@@ -92,6 +93,42 @@ def test_its_own_restart_loses_and_doubles_nothing(follows: Follows, log_server:
     assert [attempt["n"] for attempt in log_server.run("restarted")["attempts"]] == [1]
 
 
+def test_of_two_followers_of_a_file_the_newer_one_goes_on(
+    follows: Follows, log_server: LogServer, tmp_path: Path
+) -> None:
+    """Each counts blocks from what the server had: side by side the one's would pass for the other's."""
+    file = tmp_path / "trainer_log.jsonl"
+    file.write_text(lines(10, 500))
+    old = follows(file, "two")
+    log_server.wait("two", 50)
+    new = follows(file, "two")
+    for step in range(510, 1010, 10):
+        append(file, line(step))
+        log_server.wait("two", step // 10)
+    old.thread.join(DEADLINE_S)
+    (error,) = old.errors
+    assert "another process has begun to send the same log" in str(error)
+    assert steps(log_server.wait("two", 100)) == list(range(10, 1010, 10))
+    new.end()
+    assert not new.errors
+    assert log_server.figures("two")["loss"] == 100
+
+
+def test_who_was_superseded_may_not_come_back() -> None:
+    senders = Senders()
+    assert senders.greet("w", "a")
+    assert senders.greet("w", "a")
+    assert senders.greet("w", "b")
+    assert not senders.may_speak("w", "a")
+    assert not senders.greet("w", "a")
+    assert senders.may_speak("w", "b")
+    assert senders.greet("v", "a")
+    for number in range(30_000):
+        assert senders.greet(f"{number}", "c")
+        assert senders.greet(f"{number}", "d")
+    assert senders.greet("w", "a")
+
+
 def test_what_was_followed_is_known_to_an_import(
     follows: Follows, log_server: LogServer, imports: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -158,6 +195,43 @@ def test_rotation(how: str, follows: Follows, log_server: LogServer, tmp_path: P
     assert (follower.tail.rotations, follower.tail.truncations) == ((1, 0) if how == "rename" else (0, 1))
     assert steps(found) == list(range(10, 210, 10))
     assert log_server.figures(run) == {"loss": 20, "lr": 20}
+
+
+@pytest.mark.parametrize("made", ["folder", "pipe", "forbidden"])
+def test_what_cannot_be_read_after_a_rotation_is_waited_for(
+    made: str, follows: Follows, log_server: LogServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "trainer_log.jsonl"
+    file.write_text(lines(10, 100))
+    one = follows(file, made)
+    log_server.wait(made, 10)
+    there = tmp_path / "there"
+    if made == "folder":
+        there.mkdir()
+    elif made == "pipe":
+        os.mkfifo(there)
+    else:
+        there.write_text(lines(110, 150))
+        opened = os.open
+
+        def denied(path: Any, *rest: Any, **options: Any) -> int:  # noqa: ANN401 - os.open's
+            if path == file:
+                raise PermissionError(13, "Permission denied")
+            return opened(path, *rest, **options)
+
+        monkeypatch.setattr("floatscope_server.logs.tail.os.open", denied)
+    file.rename(tmp_path / "trainer_log.jsonl.1")
+    there.rename(file)
+    until(lambda: one.told, "a word on what is there")
+    assert "waiting for a file" in one.told[-1]
+    monkeypatch.undo()
+    if made != "forbidden":
+        file.rename(there)
+        file.write_text(lines(110, 150))
+    assert steps(log_server.wait(made, 15)) == list(range(10, 160, 10))
+    assert len(one.told) == 1
+    assert one.end().tail is not None
+    assert not one.errors
 
 
 def test_a_log_that_is_written_over_is_another_attempt(follows: Follows, log_server: LogServer, tmp_path: Path) -> None:
