@@ -12,6 +12,7 @@ from floatscope import wire
 from floatscope_server.check.points import Points
 from floatscope_server.check.replay import Fired, Replay
 from floatscope_server.check.timeline import Moment, Timeline
+from floatscope_server.logs.source import chunks_of, framework_of
 from floatscope_server.readers import HEAD_BYTES, Broken, Extreme, Happening, Named, Reading, Row, detect
 from floatscope_server.readers.names import canonical
 from floatscope_server.readers.text import step_of
@@ -19,15 +20,7 @@ from floatscope_server.rules import RuleParameters
 
 __all__ = ["Report", "UnreadableError", "check"]
 
-_CHUNK_BYTES = 1 << 16
 _NO_TEXT = tuple(bytes([byte]) for byte in (*range(9), *range(14, 27)))
-_FRAMEWORKS = {
-    "llamafactory-trainer-log": "llamafactory",
-    "hf-trainer-state": "transformers",
-    "hf-console": "transformers",
-    "deepspeed-console": "deepspeed",
-    "megatron-console": "megatron",
-}
 
 
 class UnreadableError(Exception):
@@ -53,7 +46,7 @@ class Report:
     @property
     def framework(self) -> str:
         """Whose settings messages name."""
-        return _FRAMEWORKS.get(self.format, "")
+        return framework_of(self.format)
 
     def device_list(self) -> list[dict[str, Any]]:
         """The cards as JSON."""
@@ -71,12 +64,6 @@ class Report:
             }
             for _, device in sorted(self.devices.items())
         ]
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
 
 
 class _Checking:
@@ -144,7 +131,7 @@ def check(path: Path, rules: RuleParameters, points: Points | None) -> Report:
 
     Raises UnreadableError when it cannot be opened or is of no known format.
     """
-    chunks = _chunks(path)
+    chunks = chunks_of(path)
     head = b""
     try:
         for chunk in chunks:

@@ -180,7 +180,8 @@ def chunks_of(path: Path) -> Iterator[bytes]:
             return
         with gzip.GzipFile(fileobj=file) as unpacked:
             try:
-                while chunk := unpacked.read(_CHUNK_BYTES):
+                # Not `read`, which throws away what it has when the end is missing.
+                while chunk := unpacked.read1(_CHUNK_BYTES):
                     yield chunk
             except (EOFError, zlib.error, gzip.BadGzipFile):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import tracemalloc
@@ -130,7 +131,26 @@ def test_a_line_of_malice_is_refused_alone(sound: str, line: str, tmp_path: Path
             encode_json({name: points.of(name)[1].tolist()})
     encode_json(report.device_list())
     for device in report.devices.values():
-        assert wire.decode_body(wire.make_block(1, wire.Body(first_step=0, steps=0, devices=(device,))))
+        assert wire.decode_body(wire.make_block(1, wire.Body(first_step=0, steps=0, devices=(device,)))).devices
+
+
+def test_a_compressed_log_is_read_and_one_that_grows_without_end_takes_no_memory(
+    checks: Checks, tmp_path: Path
+) -> None:
+    sound = b'{"current_steps": 1, "loss": 1.0}\n' * 100
+    packed = gzip.compress(sound)
+    assert checks(packed).content["records"] == 100
+    assert checks(packed[:-4]).content["records"] == 100
+    bomb = tmp_path / "bomb"
+    bomb.write_bytes(gzip.compress(b"\0" * (30 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableError):
+            check(bomb, RuleParameters(), None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_pretty_printed_documents_take_no_square_of_their_length() -> None:
