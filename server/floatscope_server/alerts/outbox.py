@@ -211,6 +211,7 @@ class Outbox:
                         url=endpoint.url,
                         secrets=list(endpoint.secrets),
                         rows=tuple(rows),
+                        lease_until=now + _LEASE,
                     )
                 )
         return parcels
@@ -243,6 +244,7 @@ class Outbox:
                     col(Delivery.id).in_([row.id for row in rows]),
                     col(Delivery.state) == "leased",
                     col(Delivery.tries) == tries,
+                    col(Delivery.lease_until) == parcel.lease_until,
                 )
                 .values(
                     state=verdict.state,

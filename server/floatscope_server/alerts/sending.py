@@ -50,6 +50,8 @@ class Parcel:
     url: str
     secrets: list[dict[str, Any]]
     rows: tuple[Row, ...]
+    lease_until: datetime
+    """Tells this try from another one of the same number, after a redelivery."""
 
     @property
     def note(self) -> Note:

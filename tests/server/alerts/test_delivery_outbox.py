@@ -189,6 +189,40 @@ def test_what_is_under_way_when_its_endpoint_is_disabled_is_given_up(bench: Benc
     bench.deliver(act)
 
 
+def test_the_end_of_a_try_before_a_redelivery_is_not_that_of_the_redelivery(bench: Bench, receiver: Receiver) -> None:
+    bench.row(bench.endpoint(receiver.url), "evt_1")
+    first, second = threading.Event(), threading.Event()
+
+    def answer(_: object) -> tuple[int, dict[str, str]]:
+        if len(receiver.requests) == 1:
+            first.wait(DEADLINE_S)
+            return 503, {}
+        second.wait(DEADLINE_S)
+        return 204, {}
+
+    def again(session: Session) -> None:
+        row = session.exec(select(Delivery)).one()
+        row.state, row.tries, row.next_at, row.lease_until = "pending", 0, bench.clock(), None
+        session.add(row)
+
+    receiver.answer = answer
+
+    async def act() -> None:
+        await bench.until(lambda: len(receiver.requests) == 1)
+        bench.clock.forward(1)
+        bench.store.write(again)
+        await bench.until(lambda: len(receiver.requests) == 2)
+        asked = bench.clock.asked
+        first.set()
+        await bench.until(lambda: bench.clock.asked > asked + 8)  # it has been settled, and looked at again
+        assert bench.states() == ["leased"]
+        second.set()
+        await bench.until(lambda: bench.states() == ["ok"])
+
+    bench.deliver(act)
+    assert len(receiver.requests) == 2
+
+
 def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:
     bench.row(bench.endpoint(receiver.url), "evt_1")
     receiver.answer = lambda _: (307, {"location": f"http://127.0.0.1:{receiver.port}/elsewhere"})
