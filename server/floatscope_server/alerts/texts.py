@@ -91,7 +91,8 @@ def _where(verdict: Verdict) -> tuple[str, str]:
 def _more(verdict: Verdict, hits: int) -> tuple[str, str]:
     if verdict.layer is None or hits <= 1:
         return "", ""
-    return f", and in {hits - 1} more layers", f"，另有 {hits - 1} 层同样如此"
+    layers = "layer" if hits == 2 else "layers"
+    return f"; the same in {hits - 1} more {layers}", f"，另有 {hits - 1} 层同样如此"
 
 
 def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None) -> tuple[str, str]:

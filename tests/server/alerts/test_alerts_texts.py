@@ -146,7 +146,7 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
     assert re.search("[\u4e00-\u9fff]", chinese)
     assert not re.search("[\u4e00-\u9fff]", english)
     if kind in LAYERS:
-        assert "6 more layers" in english
+        assert "; the same in 6 more layers" in english
         assert "另有 6 层" in chinese
 
 
@@ -261,3 +261,10 @@ def test_a_fault_names_the_card_as_far_as_it_is_known(
     told, told_zh = message(verdict, 7, 1)
     assert english in told
     assert chinese in told_zh
+
+
+@pytest.mark.parametrize(
+    ("hits", "says"), [(1, "value 240."), (2, "; the same in 1 more layer."), (3, "; the same in 2 more layers.")]
+)
+def test_other_layers_of_one_cause_are_counted_in_a_clause_of_their_own(hits: int, says: str) -> None:
+    assert says in message(_verdict("limit_crossed", "above_max", LIMIT), 1234, hits)[0]
