@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from floatscope_server.alerts.advice import ADVICE
-from floatscope_server.alerts.keys import SETTINGS, framework_of
+from floatscope_server.alerts.keys import FRAMEWORKS, SETTINGS, framework_of, with_keys
 from floatscope_server.alerts.texts import message
 from floatscope_server.rules import RULES
 from floatscope_server.rules.verdict import Severity, Verdict
@@ -268,3 +268,11 @@ def test_a_fault_names_the_card_as_far_as_it_is_known(
 )
 def test_other_layers_of_one_cause_are_counted_in_a_clause_of_their_own(hits: int, says: str) -> None:
     assert says in message(_verdict("limit_crossed", "above_max", LIMIT), 1234, hits)[0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_are_named_in_the_language_of_the_sentence(framework: str) -> None:
+    for setting in SETTINGS:
+        chinese = with_keys(f"请检查 {{{setting}}}。", framework, chinese=True)
+        assert not re.search(r"'s | (of|or|and|the|in) |the |\(in ", chinese), chinese
+    assert "DataLoader 的 num_workers=" in with_keys("{workers}", "torch", chinese=True)
