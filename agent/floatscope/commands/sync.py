@@ -92,7 +92,8 @@ def _sentence(delivery: Delivery) -> str:
         parts.append("its last record was cut off in the writing, as when a process is killed")
     if delivery.waiting or delivery.problem:
         what = counted(delivery.waiting, "waits", "wait") if delivery.waiting else "its end waits"
-        parts.append(f"{what} for {delivery.server}: {delivery.problem}" if delivery.server else delivery.problem)
+        whose = f" for {delivery.server}" if delivery.server else ""
+        parts.append(f"{what}{whose}: {delivery.problem}")
     return "; ".join(parts)
 
 
