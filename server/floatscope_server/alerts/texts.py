@@ -333,7 +333,7 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
         case "underflow", "lost":
             text = (
                 (
-                    f"At step {step} {percent(verdict.value)} of {where} are zeros in {verdict.format}, up from "
+                    f"At step {step}, {percent(verdict.value)} of {where} are zeros in {verdict.format}, up from "
                     f"{percent(detail['baseline'])} at a higher scale{more}."
                 ),
                 (
@@ -344,7 +344,7 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
         case _:
             text = (
                 (
-                    f"At step {step} {percent(verdict.value)} of the non-zero elements of {where} round to zero in "
+                    f"At step {step}, {percent(verdict.value)} of the non-zero elements of {where} round to zero in "
                     f"{verdict.format}; the layer's own level is {percent(detail.get('baseline'))}{more}."
                 ),
                 (

@@ -141,6 +141,7 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
         assert "None" not in text
         assert "{" not in text
         assert "  " not in text
+        assert not re.search(r"\bstep \d+ \d", text), "two figures side by side"
         for part in says:
             assert part in text
     assert re.search("[\u4e00-\u9fff]", chinese)
