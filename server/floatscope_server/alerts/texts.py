@@ -390,7 +390,8 @@ def message(verdict: Verdict, step: int, hits: int, framework: str = "") -> tupl
     of_format = ADVICE.get((verdict.kind, verdict.format or ""))
     means = ADVICE.get((verdict.kind, reason)) or of_format or ADVICE[(verdict.kind, "")]
     advice = with_keys(means[0], framework), with_keys(means[1], framework, chinese=True)
-    return f"{happened[0]}{origin[0]} {advice[0]}", f"{happened[1]}{origin[1]} {advice[1]}"
+    # A Chinese full stop brings its own space.
+    return f"{happened[0]}{origin[0]} {advice[0]}", f"{happened[1]}{origin[1]}{advice[1]}".replace("。 ", "。")
 
 
 def _told(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:

@@ -145,6 +145,7 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
         for part in says:
             assert part in text
     assert re.search("[\u4e00-\u9fff]", chinese)
+    assert "。 " not in chinese
     assert not re.search("[\u4e00-\u9fff]", english)
     if kind in LAYERS:
         assert "; the same in 6 more layers" in english
