@@ -17,21 +17,25 @@ export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 .PHONY: setup demo test test-long check bench clean
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
+	@$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
 		echo 'make: this Python cannot make virtual environments; on Debian: apt-get install python3-venv' >&2; exit 2; }
 
 # torch comes first and by itself, so that nothing installed later may choose another build.
 $(VENV)/.torch: $(BIN)/python
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TORCH)'
-	touch $@
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
+		echo "installing $(TORCH) into $(VENV): minutes and gigabytes, once"; \
+		$(BIN)/python -m pip install --quiet '$(TORCH)'; }
+	@touch $@
 
 $(VENV)/.run: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -e '.[server,torch]'
-	touch $@
+	@echo 'installing floatscope into $(VENV)'
+	@$(BIN)/python -m pip install --quiet -e '.[server,torch]'
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
-	$(BIN)/python -m pip install --quiet -e '.[server,torch,dev]'
-	touch $@
+	@echo 'installing what the tests need into $(VENV)'
+	@$(BIN)/python -m pip install --quiet -e '.[server,torch,dev]'
+	@touch $@
 
 .tools/.node: web/package.json
 	mkdir -p .tools && cp web/package.json .tools/

@@ -118,6 +118,20 @@ def parses(arguments: list[str]) -> None:
         assert _cli.main(arguments) == 0
 
 
+@pytest.mark.parametrize("command", [*sorted(COMMANDS), "bench agent", "bench ingest", "bench query"])
+def test_help_of_each_command_has_an_example_that_parses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _cli.main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    head, _, examples = text.partition("\nexample:\n")
+    assert len(head.split("\n\n")) >= 3, "usage, what it does, options"
+    lines = examples.splitlines()
+    assert any(line.startswith(f"  floatscope {command}") for line in lines), text
+    for line in lines:
+        parses(shlex.split(line.rpartition("| ")[2])[1:])
+
+
 def test_readme_names_the_two_commands() -> None:
     made = [words for words in commands(ROOT / "README.md") if words[0] == "make"]
     assert made == [["make", "demo"], ["make", "test"]]

@@ -94,6 +94,12 @@ export function visibleRange(state) {
   return { from: start, to: to === null && currentRun(state)?.state === "live" ? followEnd(start, end) : end };
 }
 
+/** The word for the way back from a stretch of steps; a run that is over is followed no more. @param {State} state */
+export function wayBack(state) {
+  const goesOn = ["live", "stalled"].includes(currentRun(state)?.state ?? "");
+  return state.route.to !== null && goesOn ? "axis.follow" : "axis.whole";
+}
+
 /** Alerts on steps that are drawn, not on those an earlier attempt made. @param {State} state @returns {Alert[]} */
 export function alertsInView(state) {
   const attempts = state.detail.data?.attempts ?? [];

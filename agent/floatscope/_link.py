@@ -173,7 +173,7 @@ class Link:
             # RuntimeError: each connection needs a thread, and the process may be at its limit or (from Python 3.12
             # on) in its exit functions.
             if not welcomed:
-                self._warn(str(error) or type(error).__name__)
+                self._warn(getattr(error, "strerror", None) or str(error) or type(error).__name__)
         finally:
             self._connection = None
         return None

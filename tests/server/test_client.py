@@ -166,6 +166,8 @@ def test_who_does_not_answer_is_given_up() -> None:
     with pytest.raises(floatscope.ClientError) as caught:
         client.runs()
     assert caught.value.code == "unreachable"
+    assert caught.value.message.endswith(": Connection refused")
+    assert "floatscope server" in caught.value.hint
 
 
 class _Foreign(BaseHTTPRequestHandler):

@@ -124,12 +124,16 @@ def test_what_the_agent_costs_is_a_line(cost: dict[str, Any], said: str) -> None
 def test_one_is_no_plural() -> None:
     assert shown(steps=1, layers=[{"name": "a"}])[:2] == [
         "r: finished, 1 step, 1 attempt, ranks [0]",
-        "1 layer; observed: {}",
+        "1 layer; observed: nothing",
     ]
     assert shown(attempts=[{}, {}])[0] == "r: finished, 8 steps, 2 attempts, ranks [0]"
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     skipped = [{"step": i, "layer": None, "rank": 0} for i in range(21)]
     assert shown(skipped_steps=skipped)[-1] == "and 1 more skipped step"
+
+
+def test_what_is_observed_is_a_list_of_counts() -> None:
+    assert shown(coverage={"observed": {"act": 40, "grad": 38}})[1] == "0 layers; observed: act 40, grad 38"
 
 
 def test_what_the_doctor_found_is_said_where_it_is_bad_news() -> None:

@@ -147,6 +147,8 @@ def test_an_unknown_run_lists_those_that_are_known(
         assert err.count("\n") == 1
         if "--data" in words:
             assert "--server http://127.0.0.1:6160" in err
+        else:
+            assert ": Connection refused; start it with `floatscope server`" in err
 
 
 def test_names_and_texts_cannot_speak_to_the_terminal(

@@ -52,6 +52,14 @@ test("figures are put into the text as they are", () => {
   assert.equal(fill("step {step} of {all}", { step: "7", all: "$&{step}" }), "step 7 of $&{step}");
 });
 
+test("a word goes with its figure", () => {
+  const said = (/** @type {string} */ n) => fill("{n} critical {n|alert|alerts} open", { n });
+  assert.deepEqual(["0", "1", "2", "1,000"].map(said), ["0 critical alerts open", "1 critical alert open", "2 critical alerts open", "1,000 critical alerts open"]);
+  for (const [key, text] of Object.entries(en)) {
+    for (const [, name] of text.matchAll(/\{(\w+)\|/g)) assert(holes(text).includes(name), key);
+  }
+});
+
 test("the browser's wish decides until the person does", () => {
   assert.equal(languageFrom(null, ["zh-TW", "en"]), "zh");
   assert.equal(languageFrom(null, ["de-DE", "en-GB", "zh"]), "en");

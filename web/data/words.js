@@ -6,9 +6,16 @@
 /** @type {readonly Language[]} */
 export const LANGUAGES = ["en", "zh"];
 
-/** @param {string} text @param {Record<string, string>} figures @returns {string} */
+/**
+ * "{n} {n|alert|alerts}": a figure by its name, and the word that goes with one or with any other number of things.
+ * @param {string} text @param {Record<string, string>} figures @returns {string}
+ */
 export function fill(text, figures) {
-  return text.replace(/\{(\w+)\}/g, (hole, name) => figures[name] ?? hole);
+  return text.replace(/\{(\w+)(?:\|([^|}]*)\|([^|}]*))?\}/g, (hole, name, one, many) => {
+    const value = figures[name];
+    if (value === undefined) return hole;
+    return one === undefined ? value : value === "1" ? one : many;
+  });
 }
 
 /**

@@ -4,7 +4,7 @@ import { PHONE, gutterFor } from "../data/geometry.js";
 import { number } from "../data/json.js";
 import { cost } from "../data/overhead.js";
 import { bits, clock, count, duration, figure, powerOfTwo, sentences } from "../data/text.js";
-import { currentRun, presentAttempt, silentSeconds, visibleRange } from "../state.js";
+import { currentRun, presentAttempt, silentSeconds, visibleRange, wayBack } from "../state.js";
 import { alertList } from "./alerts.js";
 import { charts } from "./charts.js";
 import { devices } from "./devices.js";
@@ -127,7 +127,7 @@ function axisBar(state, range, { t, act }) {
     h("span", { "aria-hidden": "true" }, "\u2013"),
     field("to"),
     route.from !== null || route.to !== null
-      ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(route.to === null ? "axis.whole" : "axis.follow"))
+      ? h("button", { type: "button", onclick: () => act.navigate({ from: null, to: null }) }, t(wayBack(state)))
       : h("span", { class: "muted" }, state.width < PHONE ? t("axis.all") : t(currentRun(state)?.state === "live" ? "axis.hint" : "axis.hint_still")),
     closer(state, t, act),
     state.notice ? h("span", { class: "failed", role: "alert" }, sentences(state.notice.message || t("note.unreachable"), state.notice.hint)) : null,

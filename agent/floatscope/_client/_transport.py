@@ -64,11 +64,13 @@ class HTTPTransport:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 raise self._unreachable(f"no answer within {self._timeout_s:g} s") from error
-            raise self._unreachable(str(reason)) from error
+            raise self._unreachable(getattr(reason, "strerror", None) or str(reason)) from error
 
     def _unreachable(self, reason: str) -> ClientError:
         return ClientError(
-            "unreachable", f"cannot reach a floatscope server at {self._server}: {reason}", "see that it runs there"
+            "unreachable",
+            f"cannot reach a floatscope server at {self._server}: {reason}",
+            "start it with `floatscope server`, or give the address of another",
         )
 
 

@@ -23,18 +23,24 @@ _PAIRS = 40
 
 def configure(parser: argparse.ArgumentParser) -> None:
     benches = parser.add_subparsers(dest="bench", metavar="WHAT", required=True)
-    _configure_agent(benches.add_parser("agent", help="time that recorders add to the steps of a training"))
+    _configure_agent(_parser(benches, "agent", "time that recorders add to the steps of a training", EXAMPLE))
     for point in sorted(metadata.entry_points(group=_GROUP), key=lambda point: point.name):
         bench = point.load()
-        parser_of = benches.add_parser(
-            point.name,
-            help=bench.HELP,
-            description=bench.HELP,
-            epilog=f"example:\n  {bench.EXAMPLE}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        parser_of = _parser(benches, point.name, bench.HELP, bench.EXAMPLE)
         bench.configure(parser_of)
         parser_of.set_defaults(measure=bench.run)
+
+
+def _parser(
+    benches: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str, example: str
+) -> argparse.ArgumentParser:
+    return benches.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _configure_agent(parser: argparse.ArgumentParser) -> None:

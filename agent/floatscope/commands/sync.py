@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"spools": [_described(one) for one in deliveries], "alive": alive}, indent=2))
     elif not deliveries:
         print(f"nothing waits in {home.path}")
+    if any(one.waiting for one in deliveries) and not args.json:
+        print("what waits stays on this disk: start that server, or send it to another with --server URL")
     if alive and not args.json:
         print(f"{alive} in use: a training that runs, or another sync, sends those")
     return 0 if all(one.complete for one in deliveries) else 1
@@ -90,7 +92,8 @@ def _sentence(delivery: Delivery) -> str:
         parts.append("its last record was cut off in the writing, as when a process is killed")
     if delivery.waiting or delivery.problem:
         what = counted(delivery.waiting, "waits", "wait") if delivery.waiting else "its end waits"
-        parts.append(f"{what}: {delivery.problem}")
+        whose = f" for {delivery.server}" if delivery.server else ""
+        parts.append(f"{what}{whose}: {delivery.problem}")
     return "; ".join(parts)
 
 

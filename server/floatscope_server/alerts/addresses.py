@@ -42,7 +42,7 @@ def check_url(url: str, guard: Guard) -> None:
             422,
             "forbidden_address",
             f"webhooks may not connect to {literal}",
-            f"start the server with FLOATSCOPE_WEBHOOK_ALLOW={literal} if this receiver is yours",
+            f"start the server with --webhook-allow {literal} (FLOATSCOPE_WEBHOOK_ALLOW) if this receiver is yours",
         )
 
 

@@ -153,7 +153,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         if not permitted:
             raise ForbiddenAddressError(
                 f"{host} is at {', '.join(found) or 'no address'}, where webhooks may not connect; an operator can "
-                "allow it with FLOATSCOPE_WEBHOOK_ALLOW"
+                "allow it with --webhook-allow (FLOATSCOPE_WEBHOOK_ALLOW)"
             )
         failure: Exception | None = None
         for address in permitted:

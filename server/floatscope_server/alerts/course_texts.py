@@ -89,7 +89,7 @@ HAPPENED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ),
         ("clip_saturation", ""): (
             (
-                "Up to step {step} {percent} of the last {steps} gradients were clipped; this run's own level is "
+                "Up to step {step}, {percent} of the last {steps} gradients were clipped; this run's own level is "
                 "{level_percent}{on}. Before clipping their norms were {p10} to {suggested_max_grad_norm} (10th to "
                 "90th percentile)."
             ),

@@ -71,6 +71,24 @@ SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Setting -> framework -> what is typed there."""
 
+_CHINESE: Mapping[str, str] = MappingProxyType(
+    {
+        "lr= of the optimizer": "优化器的 lr=",
+        "warmup_ratio or warmup_steps": "warmup_ratio 或 warmup_steps",
+        "fp8 and fp8_backend": "fp8 和 fp8_backend",
+        "accelerate's mixed_precision: fp8": "accelerate 的 mixed_precision: fp8",
+        "the FP8 recipe": "FP8 配方",
+        "margin of the FP8 recipe": "FP8 配方的 margin",
+        "margin of accelerate's FP8 recipe": "accelerate 的 FP8 配方的 margin",
+        "--fp8-margin and --fp8-amax-history-len": "--fp8-margin 和 --fp8-amax-history-len",
+        "fp16.initial_scale_power of the DeepSpeed config": "DeepSpeed 配置的 fp16.initial_scale_power",
+        "batch_size= of the DataLoader": "DataLoader 的 batch_size=",
+        "num_workers= of the DataLoader": "DataLoader 的 num_workers=",
+        "ddp_timeout (in seconds)": "ddp_timeout（单位：秒）",
+    }
+)
+"""What is not only typed but said with English words."""
+
 _UNKNOWN = "llamafactory"
 """LLaMA-Factory's names are those of transformers, and most are read as plain words."""
 
@@ -90,8 +108,9 @@ def framework_of(config: Mapping[str, Any], series: Collection[str]) -> str:
     return "torch" if config.get("torch") else ""
 
 
-def with_keys(text: str, framework: str) -> str:
+def with_keys(text: str, framework: str, *, chinese: bool = False) -> str:
     """``text`` with each ``{setting}`` spelled as ``framework`` does."""
     for setting, names in SETTINGS.items():
-        text = text.replace(f"{{{setting}}}", names[framework or _UNKNOWN])
+        name = names[framework or _UNKNOWN]
+        text = text.replace(f"{{{setting}}}", _CHINESE.get(name, name) if chinese else name)
     return text

@@ -121,7 +121,7 @@ class Sender:
             if not any(self._guard.permits(host, address) for address in found):
                 raise ForbiddenAddressError(
                     f"{host} is at {', '.join(found)}, where messages may not go; an operator can allow it with "
-                    "FLOATSCOPE_WEBHOOK_ALLOW"
+                    "--webhook-allow (FLOATSCOPE_WEBHOOK_ALLOW)"
                 )
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_APPRISE_S):

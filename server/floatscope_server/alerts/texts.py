@@ -91,7 +91,8 @@ def _where(verdict: Verdict) -> tuple[str, str]:
 def _more(verdict: Verdict, hits: int) -> tuple[str, str]:
     if verdict.layer is None or hits <= 1:
         return "", ""
-    return f", and in {hits - 1} more layers", f"，另有 {hits - 1} 层同样如此"
+    layers = "layer" if hits == 2 else "layers"
+    return f"; the same in {hits - 1} more {layers}", f"，另有 {hits - 1} 层同样如此"
 
 
 def _origin(producer: Mapping[str, Any] | None, limit: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -332,7 +333,7 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
         case "underflow", "lost":
             text = (
                 (
-                    f"At step {step} {percent(verdict.value)} of {where} are zeros in {verdict.format}, up from "
+                    f"At step {step}, {percent(verdict.value)} of {where} are zeros in {verdict.format}, up from "
                     f"{percent(detail['baseline'])} at a higher scale{more}."
                 ),
                 (
@@ -343,7 +344,7 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
         case _:
             text = (
                 (
-                    f"At step {step} {percent(verdict.value)} of the non-zero elements of {where} round to zero in "
+                    f"At step {step}, {percent(verdict.value)} of the non-zero elements of {where} round to zero in "
                     f"{verdict.format}; the layer's own level is {percent(detail.get('baseline'))}{more}."
                 ),
                 (
@@ -388,8 +389,9 @@ def message(verdict: Verdict, step: int, hits: int, framework: str = "") -> tupl
     reason = "skipped" if verdict.kind == "nonfinite" and verdict.detail.get("skipped") else verdict.reason
     of_format = ADVICE.get((verdict.kind, verdict.format or ""))
     means = ADVICE.get((verdict.kind, reason)) or of_format or ADVICE[(verdict.kind, "")]
-    advice = with_keys(means[0], framework), with_keys(means[1], framework)
-    return f"{happened[0]}{origin[0]} {advice[0]}", f"{happened[1]}{origin[1]} {advice[1]}"
+    advice = with_keys(means[0], framework), with_keys(means[1], framework, chinese=True)
+    # A Chinese full stop brings its own space.
+    return f"{happened[0]}{origin[0]} {advice[0]}", f"{happened[1]}{origin[1]}{advice[1]}".replace("。 ", "。")
 
 
 def _told(verdict: Verdict, step: int, hits: int) -> tuple[str, str]:

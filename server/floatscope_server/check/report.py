@@ -21,6 +21,10 @@ from floatscope_server.rules import RuleParameters
 __all__ = ["Report", "UnreadableError", "check"]
 
 _NO_TEXT = tuple(bytes([byte]) for byte in (*range(9), *range(14, 27)))
+_INSTEAD: dict[type[OSError], str] = {
+    FileNotFoundError: "; a recorded run is judged with --data DIR or --server URL",
+    IsADirectoryError: "; name the files in it, or load it into a server with `floatscope import`",
+}
 
 
 class UnreadableError(Exception):
@@ -152,7 +156,7 @@ def check(path: Path, rules: RuleParameters, points: Points | None) -> Report:
                 found = True
                 checking.take(item)
     except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from error
+        raise UnreadableError(f"{path}: {error.strerror}{_INSTEAD.get(type(error), '')}") from error
     if not found:
         raise UnreadableError(f"{path}: {_why(head, report)}")
     checking.finish()

@@ -118,7 +118,11 @@ def ask(server: str, path: str, body: bytes | None = None) -> Any:  # noqa: ANN4
         raise UnansweredError(f"{server} answers {error.code} {error.reason}{hint}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise UnansweredError(f"cannot reach a floatscope server at {server}: {reason}") from error
+        why = getattr(reason, "strerror", None) or reason
+        raise UnansweredError(
+            f"cannot reach a floatscope server at {server}: {why}; start it with `floatscope server`, correct the "
+            "address, or read a data folder with --data DIR"
+        ) from error
 
 
 def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON

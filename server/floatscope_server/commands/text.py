@@ -48,7 +48,7 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     """One run: what it is, what it costs, its scalars, and what went wrong."""
     attempts = counted(len(run["attempts"]), "attempt")
     yield f"{run['run']}: {run['state']}, {counted(run['steps'], 'step')}, {attempts}, ranks {run['ranks']}"
-    yield f"{counted(len(run['layers']), 'layer')}; observed: {run['coverage']['observed']}"
+    yield f"{counted(len(run['layers']), 'layer')}; observed: {_observed(run['coverage']['observed'])}"
     yield _overhead(run["overhead"])
     yield from _verdicts(run["config"])
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
@@ -70,6 +70,11 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
         )
     for gap in run["gaps"]:
         yield f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}"
+
+
+def _observed(layers: dict[str, int]) -> str:
+    """Of how many layers each kind is known: "act 40, grad 40"."""
+    return ", ".join(f"{kind} {count}" for kind, count in layers.items()) or "nothing"
 
 
 def _verdicts(config: dict[str, Any]) -> Iterator[str]:

@@ -199,7 +199,10 @@ class Channel:
                 self._tell = None
             if patience is not None and time.monotonic() - since > patience:
                 why = self._link.trouble or "it does not answer"
-                raise ChannelError(f"cannot reach a Floatscope server at {self._where.server}: {why}")
+                raise ChannelError(
+                    f"cannot reach a Floatscope server at {self._where.server}: {why}; start it with "
+                    "`floatscope server`, or name another with --server"
+                )
             time.sleep(_LOOK_S)
 
     def check(self) -> None:

@@ -194,7 +194,7 @@ def test_sync_says_what_it_cannot_do(
     sender.close("finished")
     assert f"1 record waits in {place.directory}; `floatscope sync` sends it" in caplog.text
     assert sync(place) == 1
-    assert "0 records delivered; 1 waits: " in capsys.readouterr().out
+    assert "0 records delivered; 1 waits for http://127.0.0.1:" in capsys.readouterr().out
     server.start()
     server.refusal = wire.Refused(code="unauthorized", message="no token", hint="give one")
     assert sync(place) == 1
@@ -235,7 +235,7 @@ def test_a_process_killed_before_its_first_step_still_has_an_end(
     folder.close()
     server.stop()
     assert sync(place) == 1
-    assert "r, rank 0: 0 records delivered; its end waits: " in capsys.readouterr().out
+    assert "r, rank 0: 0 records delivered; its end waits for http://127.0.0.1:" in capsys.readouterr().out
     server.start()
     assert sync(place) == 0
     hello, bye = server.seen

@@ -425,7 +425,7 @@ def test_a_step_that_was_read_more_closely_names_the_layer(
     assert (alert.detail["producer"]["how"], alert.detail["producer_step"]) == ("module", 10)
     assert "The loss is NaN at step 8" in alert.message
     assert "It came again, and step 10 was read more closely. It came from b: its inputs" in alert.message
-    assert "第 10 步有更详细的记录。 来源是 b" in alert.message_zh
+    assert "第 10 步有更详细的记录。来源是 b" in alert.message_zh
 
 
 def test_weights_that_are_spoilt_are_said_to_be(build: Build, store: Store, feed: Feed, engines: Engines) -> None:

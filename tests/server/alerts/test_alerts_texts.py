@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from floatscope_server.alerts.advice import ADVICE
-from floatscope_server.alerts.keys import SETTINGS, framework_of
+from floatscope_server.alerts.keys import FRAMEWORKS, SETTINGS, framework_of, with_keys
 from floatscope_server.alerts.texts import message
 from floatscope_server.rules import RULES
 from floatscope_server.rules.verdict import Severity, Verdict
@@ -141,12 +141,14 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
         assert "None" not in text
         assert "{" not in text
         assert "  " not in text
+        assert not re.search(r"\bstep \d+ \d", text), "two figures side by side"
         for part in says:
             assert part in text
     assert re.search("[\u4e00-\u9fff]", chinese)
+    assert "。 " not in chinese
     assert not re.search("[\u4e00-\u9fff]", english)
     if kind in LAYERS:
-        assert "6 more layers" in english
+        assert "; the same in 6 more layers" in english
         assert "另有 6 层" in chinese
 
 
@@ -261,3 +263,18 @@ def test_a_fault_names_the_card_as_far_as_it_is_known(
     told, told_zh = message(verdict, 7, 1)
     assert english in told
     assert chinese in told_zh
+
+
+@pytest.mark.parametrize(
+    ("hits", "says"), [(1, "value 240."), (2, "; the same in 1 more layer."), (3, "; the same in 2 more layers.")]
+)
+def test_other_layers_of_one_cause_are_counted_in_a_clause_of_their_own(hits: int, says: str) -> None:
+    assert says in message(_verdict("limit_crossed", "above_max", LIMIT), 1234, hits)[0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_are_named_in_the_language_of_the_sentence(framework: str) -> None:
+    for setting in SETTINGS:
+        chinese = with_keys(f"请检查 {{{setting}}}。", framework, chinese=True)
+        assert not re.search(r"'s | (of|or|and|the|in) |the |\(in ", chinese), chinese
+    assert "DataLoader 的 num_workers=" in with_keys("{workers}", "torch", chinese=True)

@@ -308,4 +308,4 @@ def test_a_name_that_leads_inside_is_refused(bench: Bench, receiver: Receiver) -
     error = bench.rows()[0].error
     assert error is not None
     assert "127.0.0.1" in error
-    assert "FLOATSCOPE_WEBHOOK_ALLOW" in error
+    assert "--webhook-allow (FLOATSCOPE_WEBHOOK_ALLOW)" in error

@@ -83,8 +83,12 @@ def test_what_cannot_be_read(checks: Checks, content: bytes, words: str) -> None
 def test_files_that_are_not_there(checks: Checks, tmp_path: Path) -> None:
     answer = checks(tmp_path / "missing")
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f"floatscope: {tmp_path / 'missing'}: No such file or directory\n"
-    assert checks(tmp_path).status == 2
+    assert answer.err.startswith(f"floatscope: {tmp_path / 'missing'}: No such file or directory; ")
+    assert "--data DIR or --server URL" in answer.err
+    assert answer.err.count("\n") == 1
+    folder = checks(tmp_path)
+    assert folder.status == 2
+    assert "Is a directory; name the files in it" in folder.err
 
 
 def test_devices_and_series_of_several_cards(checks: Checks) -> None:

@@ -204,6 +204,7 @@ def test_a_server_that_is_not_there(imports: Command, tmp_path: Path, monkeypatc
     answer = imports(file, server="http://127.0.0.1:9")
     assert answer.status == 2
     assert "cannot reach a Floatscope server at http://127.0.0.1:9" in answer.err
+    assert "start it with `floatscope server`, or name another with --server" in answer.err
     assert "expected http" in imports(file, server="x").err
     assert "cannot be a run's name" in imports(file, "--run", "a/b").err
 
