@@ -45,7 +45,9 @@ def test_it_is_watched_and_nothing_changes(
     folder: Path, llamafactory: Path, train: Callable[..., str], server: Server, case: str
 ) -> None:
     program = str(llamafactory.parent / "llamafactory-cli")
-    train([program, "train", str(folder / f"{case}-alone.yaml")])
+    with server.following(folder / f"{case}-alone" / "trainer_log.jsonl", run=f"{case}-log"):
+        train([program, "train", str(folder / f"{case}-alone.yaml")])
+        server.until(lambda: len(server.scalar(f"{case}-log", "loss")) == STEPS)
     said = train([program, "train", str(folder / f"{case}-watched.yaml")], run=case, server=server)
     assert "failed while" not in said
     assert weights(folder / f"{case}-alone") == weights(folder / f"{case}-watched")
@@ -62,6 +64,9 @@ def test_it_is_watched_and_nothing_changes(
     assert config["arguments"]["transformers"]["max_steps"] == STEPS
     losses = logged(folder / f"{case}-watched", "loss")
     assert server.scalar(case, "loss") == losses == logged(folder / f"{case}-alone", "loss")
+    # The log alone, without the agent, says the same.
+    assert server.scalar(f"{case}-log", "loss") == losses
+    assert server.scalar(f"{case}-log", "lr") == pytest.approx(server.scalar(case, "lr"), rel=1e-6)
     assert server.scalar(case, "raw_loss") == pytest.approx(losses, abs=1e-3)
     # What its own log leaves out.
     assert not logged(folder / f"{case}-watched", "grad_norm")

@@ -152,6 +152,8 @@ def test_closures(found: Found) -> None:
     assert [record.step for record in found.sink.records()] == [0, 1, 2, 3]
     assert None not in found.losses
     assert [step for step in range(4) if found.sink.row(step, "grad", "2") is None] == []
+    for phase in ("forward", "backward", "optimizer"):
+        assert all(spent is not None and spent > 0.0 for spent in found.sink.scalar(f"phase/{phase}_s"))
 
 
 @pytest.mark.parametrize("train", [scaled, fused], ids=["plain", "fused"])
