@@ -78,9 +78,9 @@ def test_it_is_watched_and_nothing_changes(
 def test_two_ranks_are_one_run(folder: Path, llamafactory: Path, train: Callable[..., str], server: Server) -> None:
     program = str(llamafactory.parent / "llamafactory-cli")
     ranks = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2", "PATH": f"{llamafactory.parent}:/usr/bin:/bin"}
-    train([program, "train", str(folder / "full-alone.yaml")], more=ranks)
-    train([program, "train", str(folder / "full-watched.yaml")], run="ranks", server=server, more=ranks)
-    assert weights(folder / "full-alone") == weights(folder / "full-watched")
+    train([program, "train", str(folder / "ranks-alone.yaml")], more=ranks)
+    train([program, "train", str(folder / "ranks-watched.yaml")], run="ranks", server=server, more=ranks)
+    assert weights(folder / "ranks-alone") == weights(folder / "ranks-watched")
     shown = server.show("ranks")
     assert (shown["state"], shown["steps"], shown["ranks"], shown["world"]) == ("finished", STEPS, [0, 1], 2)
     assert shown["coverage"]["trainable"] == {"observed": TRAINED["full"], "total": TRAINED["full"]}

@@ -91,3 +91,18 @@ def test_two_ranks_are_one_run(
     assert shown["coverage"]["trainable"] == {"observed": 2, "total": 2}
     assert list(server.scalar(run, "grad_norm")) == list(range(STEPS))
     assert list(server.scalar(run, "raw_loss")) == list(range(STEPS))
+
+
+def test_a_trainer_that_overrides_everything_is_a_loop_of_its_own(
+    frameworks: Path, train: Callable[..., str], server: Server, tmp_path: Path
+) -> None:
+    command = [str(frameworks), str(PROGRAM), "subclass"]
+    train([*command, str(tmp_path / "alone.pt")])
+    said = train([*command, str(tmp_path / "watched.pt")], run="subclass", server=server)
+    assert "failed while" not in said
+    assert same_weights(tmp_path)
+    shown = server.show("subclass")
+    assert (shown["state"], shown["steps"]) == ("finished", STEPS)
+    assert {layer["name"] for layer in shown["layers"]} == {"up", "down"}
+    assert list(server.scalar("subclass", "loss")) == list(range(STEPS))
+    assert set(server.scalar("subclass", "micro_batches").values()) == {2.0}
