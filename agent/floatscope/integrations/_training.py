@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from floatscope._placement import rank_and_world
 from floatscope._run_name import run_name
 from floatscope._scope import Scope, scope_of, watch
 
-__all__ = ["FrameworkTraining", "check_options", "claim", "end_stale", "is_claimed", "take"]
+__all__ = ["FrameworkTraining", "check_options", "claim", "end_stale", "is_claimed", "leave", "take"]
 
 _driving = Guard("a framework's callback ran", charge="step")
 _OURS = frozenset(
@@ -226,15 +226,29 @@ def is_claimed(model: nn.Module) -> bool:
 
 def take(optimizers: Iterable[object]) -> None:
     """Nobody else needs to look for what ``optimizers`` update; each may be wrapped in that of a framework."""
+    if (waiting := loops.current()) is not None:
+        with _driving:
+            for optimizer in _of_torch(optimizers):
+                waiting.optimizer_taken(optimizer)
+
+
+def leave(optimizers: Iterable[object]) -> bool:
+    """Undo ``take``: they are those of a plain loop. False where nothing waits for one."""
     if (waiting := loops.current()) is None:
-        return
+        return False
     with _driving:
-        for optimizer in optimizers:
-            inner: Any = optimizer
-            while inner is not None:
-                if isinstance(inner, torch.optim.Optimizer):
-                    waiting.optimizer_taken(inner)
-                inner = getattr(inner, "optimizer", None)
+        for optimizer in _of_torch(optimizers):
+            waiting.optimizer_left(optimizer)
+    return True
+
+
+def _of_torch(optimizers: Iterable[object]) -> Iterator[torch.optim.Optimizer]:
+    for optimizer in optimizers:
+        inner: Any = optimizer
+        while inner is not None:
+            if isinstance(inner, torch.optim.Optimizer):
+                yield inner
+            inner = getattr(inner, "optimizer", None)
 
 
 def _masked(facts: Mapping[str, object]) -> Mapping[str, object]:

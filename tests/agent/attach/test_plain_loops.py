@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -261,6 +262,23 @@ def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
     assert [record.step for record in found.sink.records()] == [0, 1]
     assert [record.step for record in sink.records()] == [2]
     assert scope.config.run == found.scopes[0].config.run
+
+
+@pytest.mark.parametrize(("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0)], ids=["AdamW", "SGD"])
+def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
+    found: Found, kind: type[torch.optim.Optimizer], first: int
+) -> None:
+    model = network()
+    optimizer: Any = kind(model.parameters())
+    for step in range(3):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    again = network()
+    resumed: Any = kind(again.parameters())
+    resumed.load_state_dict(optimizer.state_dict())
+    again(batch(3)).mean().backward()
+    resumed.step()
+    assert [[record.step for record in sink.records()] for sink in found.sinks] == [[0, 1, 2], [first]]
 
 
 def test_adapters_that_are_added_later_are_seen(found: Found) -> None:

@@ -31,6 +31,8 @@ def train(steps):
 if sys.argv[1:] == ["again"]:
     train(3)
     sys.exit()
+# What each would take a second for.
+import floatscope._attach.attachment, floatscope._doctor._attached, floatscope._sending
 folder, *programs = map(pathlib.Path, sys.argv[1:])
 pids = {}
 for program in programs:

@@ -1,7 +1,7 @@
 """Trainings that know nothing of us: ``python programs.py NAME FILE [STEP...]``; the weights go to FILE.
 
-Two micro-batches a step, in bf16; with steps given in fp16 with a loss scaler, and these overflow in the layer ``down``.
-Frameworks make no scaler on the CPU, so it is put in. Under torchrun with as many ranks as there are.
+Two micro-batches a step, in bf16; with steps given in fp16 with a loss scaler, and these overflow in ``down``. On the
+CPU frameworks make no scaler, so it is put in. Under torchrun with as many ranks as there are.
 """
 
 from __future__ import annotations
