@@ -6,7 +6,6 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -266,15 +265,15 @@ def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
 
 @pytest.mark.parametrize(("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0)], ids=["AdamW", "SGD"])
 def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
-    found: Found, kind: type[torch.optim.Optimizer], first: int
+    found: Found, kind: Callable[..., torch.optim.Optimizer], first: int
 ) -> None:
     model = network()
-    optimizer: Any = kind(model.parameters())
+    optimizer = kind(model.parameters())
     for step in range(3):
         model(batch(step)).mean().backward()
         optimizer.step()
     again = network()
-    resumed: Any = kind(again.parameters())
+    resumed = kind(again.parameters())
     resumed.load_state_dict(optimizer.state_dict())
     again(batch(3)).mean().backward()
     resumed.step()

@@ -116,12 +116,12 @@ def test_a_training_that_goes_on_from_a_saved_state_has_the_same_run(tmp_path: P
 
 def test_an_attached_loop_that_goes_on_does_so_at_its_step(tmp_path: Path) -> None:
     seen = []
-    for places in ({"saves": tmp_path}, {"loads": tmp_path}):
+    for saves, loads in ((tmp_path, None), (None, tmp_path)):
         sink = MemorySink()
         loop = Loop({"_sink": sink, "overhead_budget": 0})
         loop.install()
         try:
-            trained = train(**places)  # kept: a model that is gone ends its scope
+            trained = train(saves=saves, loads=loads)  # kept: a model that is gone ends its scope
         finally:
             loop.remove()
         seen.append([record.step for record in sink.records()])

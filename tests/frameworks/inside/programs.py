@@ -35,7 +35,11 @@ class Model(nn.Module):
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 1)
         micro = itertools.count()
         if OVERFLOWS:
-            self.down.weight.register_hook(lambda grad: grad * math.inf if next(micro) // 2 in OVERFLOWS else grad)
+
+            def overflow(grad: torch.Tensor) -> torch.Tensor:
+                return grad * math.inf if next(micro) // 2 in OVERFLOWS else grad
+
+            self.down.weight.register_hook(overflow)  # type: ignore[no-untyped-call]
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.down(self.up(inputs).relu())
