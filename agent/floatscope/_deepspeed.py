@@ -130,6 +130,7 @@ class DeepSpeedTap:
         # What rounding takes from a weight in bf16 its copy in float32 keeps: nothing is swallowed.
         self._gradients.changing(view, False)  # noqa: FBT003 (it takes no name)
         self._read = self._gradients.read_kept(view, self._kept(optimizer, parameters), loss_scaled=scaled)
+        self._gradients.optimizing()
 
     def _keep_scale(self, optimizer: Any) -> bool:  # noqa: ANN401 (DeepSpeed's)
         """Keep the loss scale, a number of the host or with DeepSpeed's autocast a torch scaler's; whether there is

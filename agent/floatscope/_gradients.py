@@ -63,6 +63,10 @@ class GradientTap:
         """Called right before an optimizer steps; whether the gradients that it uses are there already."""
         self.changed: Callable[[torch.optim.Optimizer], None] = _nobody_asks
         """Called right after."""
+        self.optimizing: Callable[[], None] = _nothing
+        """Called where an optimizer has its gradients and begins to update."""
+        self.optimized: Callable[[], None] = _nothing
+        """Called where it is done, or evaluates its closure again."""
         self.is_unscaled: Callable[[torch.Tensor], bool] = _never
         """Whether a scaler has unscaled the gradient of a parameter in this step."""
         self.keep_scale: Callable[[], bool] = _no_scaler
@@ -275,6 +279,7 @@ class GradientTap:
             self.changing(optimizer, closure is None)
             if closure is None:
                 self.read_optimizer(optimizer, loss_scaled=False)
+                self.optimizing()
                 return None
             observed = _ObservedClosure(self, optimizer, closure)
             if "closure" in kwargs:
@@ -291,6 +296,7 @@ class GradientTap:
 
     def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` has updated its parameters, or skipped that."""
+        self.optimized()
         self.changed(optimizer)
         (last, updated), self._last = self._last, (_nothing, frozenset())
         if last() is not optimizer:
@@ -347,10 +353,12 @@ class _ObservedClosure:
 
     def __call__(self) -> Any:  # noqa: ANN401 (whatever the user's closure returns)
         with _stepping, OwnOperations():
+            self._tap.optimized()
             self._tap.before_evaluation(self._optimizer)
         result = self._closure()
         with _stepping, OwnOperations():
             self._tap.read_optimizer(self._optimizer, loss_scaled=False)
+            self._tap.optimizing()
         return result
 
 

@@ -30,6 +30,7 @@ from floatscope._layers import Coverage, CoverageReport, LayerTable
 from floatscope._log import logger
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
+from floatscope._phases import Phases
 from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import EventRecord, LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
@@ -110,6 +111,7 @@ class Scope:
         self._last_end: float | None = None
         self._closed = False
         self._driver: Driver | None = None
+        self._phases: Phases | None = None
         self._weights_read = False
         self._warned = False
         self._due_after_capture = False
@@ -142,9 +144,16 @@ class Scope:
         """End steps by what ``optimizers`` do, for a program that does not know of us, until it calls ``step``."""
         from floatscope._attach.driver import Driver
 
+        self.time_phases()
         self._driver = Driver(self._recorder, self._gradients, self._activations, self._end_whole_step)
         self._driver.install(optimizers, lambda: self._scaler is not None and self._scaler.waits)
         self._removals.append(self._driver.remove)
+
+    def time_phases(self) -> None:
+        """Tell of each step how long its phases took on the training thread."""
+        self._phases = Phases(self._recorder, self._gradients)
+        self._phases.install()
+        self._removals.append(self._phases.remove)
 
     @property
     def driven(self) -> bool:
@@ -233,6 +242,8 @@ class Scope:
 
     def _conclude_step(self) -> None:
         recorder = self._recorder
+        if self._phases is not None:
+            self._phases.end_step()
         with _concluding:
             if self._scaler is not None:
                 self._scaler.end_step()

@@ -7,6 +7,7 @@ one talks to the server. They meet in the ``Outbox``, so a server that hangs sto
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import random
 import threading
@@ -109,6 +110,7 @@ class Sender:
         self._limits = limits or Limits()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
+        self._world = identity.world
         self._orders = Orders()
         self._cost: wire.Cost | None = None
         self._judge = judge
@@ -262,11 +264,14 @@ class Sender:
         if self._spooler is not None and (kept := min(waiting, self._spooler.kept)):
             waiting -= kept
             where = self._spooler.place.directory
-            logger.warning(
-                "%s in %s; `floatscope sync` sends %s",
+            # One rank of a host speaks for all: nothing is lost, and they share a folder.
+            logger.log(
+                logging.WARNING if os.environ.get("LOCAL_RANK", "0") == "0" else logging.INFO,
+                "%s in %s%s; `floatscope sync` sends %s",
                 counted(kept, "record waits", "records wait"),
                 where,
-                "it" if kept == 1 else "them",
+                ", beside those of other ranks" if self._world > 1 else "",
+                "it" if kept == 1 and self._world == 1 else "them",
             )
         if waiting > 0 and self._failure is None:
             logger.warning(

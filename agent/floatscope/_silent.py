@@ -42,6 +42,9 @@ class SilentScope(Scope):
     def end_at_forward(self) -> None:
         pass
 
+    def time_phases(self) -> None:
+        pass
+
     def tell(self, event: wire.Event) -> None:
         pass
 

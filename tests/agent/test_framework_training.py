@@ -84,6 +84,25 @@ def test_the_raw_loss_of_a_step_is_that_of_its_micro_batches(begin: Begin) -> No
     assert first == 2.0
     assert second != second
     assert sink.scalar("loss")[0] == 2.0
+    largest = sink.scalar("raw_loss_max")
+    assert largest[0] == 3.0
+    assert largest[1] != largest[1]
+    assert sink.scalar("micro_batches") == [2.0, 2.0]
+
+
+def test_the_phases_of_each_step_are_told(begin: Begin) -> None:
+    model, step = model_and_step()
+    training, sink = begin(model)
+    for _ in range(3):
+        training.end_waiting()
+        step()
+        training.step_done()
+    training.end()
+    for record in sink.records():
+        spent = {name: value for name, value in record.scalars.items() if name.startswith("phase/")}
+        assert set(spent) == {f"phase/{name}_s" for name in ("data", "forward", "backward", "optimizer")}
+        assert spent["phase/data_s"] == 0.0
+        assert all(spent[f"phase/{name}_s"] > 0.0 for name in ("forward", "backward", "optimizer"))
 
 
 def test_a_loop_that_says_nothing_ends_a_step_at_its_next_forward_pass(begin: Begin) -> None:

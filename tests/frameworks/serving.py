@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,27 @@ class Server:
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         answer: dict[str, Any] = json.loads(shown.stdout)
         return answer
+
+    @contextmanager
+    def following(self, log: Path, run: str) -> Iterator[None]:
+        """``floatscope follow LOG`` meanwhile, from before there is a log."""
+        command = [sys.executable, "-m", "floatscope", "follow", str(log), "--run", run, "--server", self.url]
+        with subprocess.Popen(command) as follower:
+            try:
+                yield
+            finally:
+                follower.terminate()
+                follower.wait(60)
+
+    def until(self, arrived: Callable[[], bool]) -> None:
+        """Wait until that is so; what the server does not know yet is not."""
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            with contextlib.suppress(urllib.error.HTTPError, ValueError):
+                if arrived():
+                    return
+            time.sleep(0.2)
+        raise AssertionError("it did not arrive")
 
     def scalar(self, run: str, name: str) -> dict[int, float]:
         """By step."""

@@ -41,3 +41,5 @@ def test_it_is_watched_and_nothing_changes(
     assert list(norms) == list(range(STEPS))
     assert norms == pytest.approx(server.scalar(run, "grad_norm/framework"), rel=1e-2)
     assert list(server.scalar(run, "loss")) == list(range(STEPS))
+    assert set(server.scalar(run, "micro_batches").values()) == {2.0}
+    assert all(spent > 0 for spent in server.scalar(run, "phase/optimizer_s").values())

@@ -45,7 +45,9 @@ def test_it_is_watched_and_nothing_changes(
     folder: Path, llamafactory: Path, train: Callable[..., str], server: Server, case: str
 ) -> None:
     program = str(llamafactory.parent / "llamafactory-cli")
-    train([program, "train", str(folder / f"{case}-alone.yaml")])
+    with server.following(folder / f"{case}-alone" / "trainer_log.jsonl", run=f"{case}-log"):
+        train([program, "train", str(folder / f"{case}-alone.yaml")])
+        server.until(lambda: len(server.scalar(f"{case}-log", "loss")) == STEPS)
     said = train([program, "train", str(folder / f"{case}-watched.yaml")], run=case, server=server)
     assert "failed while" not in said
     assert weights(folder / f"{case}-alone") == weights(folder / f"{case}-watched")
@@ -62,6 +64,8 @@ def test_it_is_watched_and_nothing_changes(
     assert config["arguments"]["transformers"]["max_steps"] == STEPS
     losses = logged(folder / f"{case}-watched", "loss")
     assert server.scalar(case, "loss") == losses == logged(folder / f"{case}-alone", "loss")
+    # The log alone, without the agent, says the same; its steps are counted from 1.
+    assert {step - 1: loss for step, loss in server.scalar(f"{case}-log", "loss").items()} == losses
     assert server.scalar(case, "raw_loss") == pytest.approx(losses, abs=1e-3)
     # What its own log leaves out.
     assert not logged(folder / f"{case}-watched", "grad_norm")
@@ -73,9 +77,9 @@ def test_it_is_watched_and_nothing_changes(
 def test_two_ranks_are_one_run(folder: Path, llamafactory: Path, train: Callable[..., str], server: Server) -> None:
     program = str(llamafactory.parent / "llamafactory-cli")
     ranks = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2", "PATH": f"{llamafactory.parent}:/usr/bin:/bin"}
-    train([program, "train", str(folder / "full-alone.yaml")], more=ranks)
-    train([program, "train", str(folder / "full-watched.yaml")], run="ranks", server=server, more=ranks)
-    assert weights(folder / "full-alone") == weights(folder / "full-watched")
+    train([program, "train", str(folder / "ranks-alone.yaml")], more=ranks)
+    train([program, "train", str(folder / "ranks-watched.yaml")], run="ranks", server=server, more=ranks)
+    assert weights(folder / "ranks-alone") == weights(folder / "ranks-watched")
     shown = server.show("ranks")
     assert (shown["state"], shown["steps"], shown["ranks"], shown["world"]) == ("finished", STEPS, [0, 1], 2)
     assert shown["coverage"]["trainable"] == {"observed": TRAINED["full"], "total": TRAINED["full"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from floatscope._placement import rank_and_world
 from floatscope._run_name import run_name
 from floatscope._scope import Scope, scope_of
 
-__all__ = ["attach"]
+__all__ = ["attach", "steps_before"]
 
 
 def attach(
@@ -34,7 +34,7 @@ def attach(
     """
     parameters = [p for optimizer in optimizers for p in parameters_of(optimizer)]
     roots = [unwrapped(root) for root in roots_of(parameters, called)]
-    first_step = 0
+    first_step = steps_before(optimizers)
     run: str | None = None
     for root in roots:
         present = scope_of(root)
@@ -58,6 +58,24 @@ def attach(
     )
     scope.drive(optimizers)
     return scope
+
+
+def steps_before(optimizers: Iterable[Optimizer]) -> int:
+    """How many steps were done before, as the states say that a training has loaded which resumes.
+
+    Most of torch's optimizers count theirs, without those that a scaler skipped. 0 where none does, or where it counts
+    on a device that would have to be waited for.
+    """
+    counts = [0]
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            count = state.get("step") if isinstance(state, dict) else None
+            if isinstance(count, torch.Tensor) and count.device.type == "cpu" and count.numel() == 1:
+                count = int(count)
+            if isinstance(count, int):
+                counts.append(count)
+                break  # it counts its parameters' steps alike
+    return max(counts)
 
 
 def _together(roots: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> Together:

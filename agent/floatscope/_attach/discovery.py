@@ -78,6 +78,11 @@ class Discovery:
         if not self._pending:
             self._stop_watching_forward()
 
+    def optimizer_left(self, optimizer: Optimizer) -> None:
+        """Whoever has taken ``optimizer`` leaves it to the loop after all."""
+        self._known.discard(optimizer)
+        self._optimizer_made(optimizer)
+
     def _optimizer_made(self, optimizer: Any) -> None:  # noqa: ANN401
         # A class that calls the base's __init__ from others' is told of once.
         if optimizer in self._known or not getattr(optimizer, "param_groups", None):

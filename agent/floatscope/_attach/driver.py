@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from floatscope._activations import ActivationTap
 from floatscope._gradients import GradientTap
@@ -35,7 +33,6 @@ class Driver:
         self._expected: set[int] = set()
         self._done: set[int] = set()
         self._losses = Losses(recorder)
-        self._phases = Phases(recorder)
         self._undo: list[Callable[[], None]] = []
 
     def install(self, optimizers: Sequence[torch.optim.Optimizer], scaler_waits: Callable[[], bool]) -> None:
@@ -46,22 +43,16 @@ class Driver:
         self._scaler_waits = scaler_waits
         numbers = [self._gradients.index_of(optimizer) for optimizer in optimizers]
         self._expected.update(number for number in numbers if number is not None)
-        self._undo.append(observe(torch.autograd, "backward", _Backward(self._losses, self._phases)))
+        self._undo.append(observe(torch.autograd, "backward", _Backward(self._losses)))
         self._undo.append(observe(torch.amp.GradScaler, "scale", _Scaling(self._losses)))
-        self._undo.append(observe(_BaseDataLoaderIter, "__next__", _Data(self._phases)))
-        tap, asked = self._gradients, self._gradients.changing
-        before = tap.using, tap.settled, asked
-
-        def changing(optimizer: torch.optim.Optimizer, gradients: bool) -> None:
-            asked(optimizer, gradients)
-            if gradients:  # with a closure the forward and backward passes are inside
-                self._phases.begin("optimizer")
+        tap = self._gradients
+        before = tap.using, tap.settled
 
         def restore() -> None:
-            tap.using, tap.settled, tap.changing = before
+            tap.using, tap.settled = before
             self._activations.counts_losses = True
 
-        tap.using, tap.settled, tap.changing = self._using, self._settled, changing
+        tap.using, tap.settled = self._using, self._settled
         # The loss that a model returns is the one that the backward pass begins at.
         self._activations.counts_losses = False
         self._undo.append(restore)
@@ -77,7 +68,6 @@ class Driver:
             self._losses.used_by(number)
 
     def _settled(self, *optimizers: Any) -> None:  # noqa: ANN401
-        self._phases.end("optimizer")
         for optimizer in optimizers:
             number = self._gradients.index_of(optimizer)
             if number is not None:
@@ -94,7 +84,6 @@ class Driver:
 
     def _finish(self) -> None:
         self._done.clear()
-        self._phases.end_step()
         self._end()
 
 
@@ -148,57 +137,18 @@ class Losses:
             own[f"raw_loss_max{suffix}"] = self._recorder.keep(largest)
 
 
-class Phases:
-    """Where the time of the training thread goes, in seconds of a step.
-
-    On a card these are the times that it takes to launch the work, and to wait wherever the program does.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._spent = dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.0)
-        self._since = time.perf_counter()
-        self._began: dict[str, float] = {}
-
-    def begin(self, phase: str) -> None:
-        """The program was in its forward pass, and now is in ``phase``."""
-        now = time.perf_counter()
-        self._spent["forward"] += now - self._since
-        self._since = self._began[phase] = now
-
-    def end(self, phase: str) -> None:
-        """``phase`` is over; what follows counts as forward pass until the next one."""
-        began = self._began.pop(phase, None)
-        if began is not None:
-            now = time.perf_counter()
-            self._spent[phase] += now - began
-            self._since = now
-
-    def end_step(self) -> None:
-        """Report, and begin anew."""
-        now = time.perf_counter()
-        self._spent["forward"] += now - self._since
-        self._since = now
-        for phase, seconds in self._spent.items():
-            self._recorder.buffer.own[f"phase/{phase}_s"] = seconds
-            self._spent[phase] = 0.0
-
-
 class _Backward:
     """Sees ``torch.autograd.backward(tensors, ...)``, which ``Tensor.backward`` calls."""
 
-    def __init__(self, losses: Losses, phases: Phases) -> None:
-        self._losses, self._phases = losses, phases
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if backward_runs():
-            return  # a checkpoint's own
-        self._phases.begin("backward")
-        self._losses.seen(args[0] if args else kwargs.get("tensors"))
+        if not backward_runs():  # a checkpoint's own
+            self._losses.seen(args[0] if args else kwargs.get("tensors"))
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        if not backward_runs():
-            self._phases.end("backward")
+        pass
 
 
 class _Scaling:
@@ -212,16 +162,3 @@ class _Scaling:
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
-
-
-class _Data:
-    """Sees ``__next__`` of the iterator of a ``DataLoader``."""
-
-    def __init__(self, phases: Phases) -> None:
-        self._phases = phases
-
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._phases.begin("data")
-
-    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        self._phases.end("data")

@@ -12,10 +12,11 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
+from floatscope._attach.attachment import steps_before
 from floatscope._guard import Guard
 from floatscope._patches import Observer, observe
 from floatscope.integrations._arguments import plain
-from floatscope.integrations._training import FrameworkTraining, is_claimed, take
+from floatscope.integrations._training import FrameworkTraining, is_claimed, leave, take
 
 __all__ = ["Loop", "hear_losses"]
 
@@ -43,10 +44,11 @@ class _Backward:
 
 
 class Loop:
-    """A loop around an Accelerator: the first model that it prepares with an optimizer is watched.
+    """A loop around an Accelerator: the model that it prepares with an optimizer is watched.
 
-    That begins with the model's first forward pass in training mode, when the run's configuration is complete and a
-    Trainer, which uses an Accelerator too, has spoken up. A step ends where the next forward pass begins.
+    Several are left to what waits for plain loops; without ``floatscope run`` the first one is watched. That begins
+    with the model's first forward pass in training mode, when the run's configuration is complete and a Trainer, which
+    uses an Accelerator too, has spoken up. A step ends where the next forward pass begins.
     """
 
     def __init__(self, options: Mapping[str, object]) -> None:
@@ -56,6 +58,11 @@ class Loop:
         self.kept: dict[str, Any] = {}
         """What a saved state says of it."""
         self._models: list[weakref.ref[nn.Module]] = []
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._left: weakref.WeakSet[Accelerator] = weakref.WeakSet()
+        """Those of several models."""
+        self._first: Callable[[], None] = _nothing
+        """Removes the hook that waits for the first forward pass."""
         self._undo: list[Callable[[], None]] = []
         self.concerns: Callable[[Accelerator], bool] = lambda _: True
         """Whether an Accelerator is one of ours."""
@@ -70,34 +77,46 @@ class Loop:
 
     def remove(self) -> None:
         """Wait no longer, and send what is left."""
+        self._first()
         while self._undo:
             self._undo.pop()()
         self.training.end()
 
     def prepared(self, accelerator: Accelerator, results: tuple[object, ...]) -> None:
         """``accelerator`` has prepared ``results``."""
-        if self.training.running or not self.concerns(accelerator):
+        if self.training.running or accelerator in self._left or not self.concerns(accelerator):
             return
         models = [one for one in results if isinstance(one, nn.Module) and not is_claimed(one)]
         self._models += [weakref.ref(m) for m in models if any(p.requires_grad for p in m.parameters())]
-        optimizer = next((one for one in results if isinstance(one, AcceleratedOptimizer)), None)
-        model = next((m for known in self._models if (m := known()) is not None), None)
-        if optimizer is None or model is None:
+        self._optimizers.update(one.optimizer for one in results if isinstance(one, AcceleratedOptimizer))
+        known = [m for reference in self._models if (m := reference()) is not None]
+        if not self._optimizers or not known:
             return
-        self._models.clear()
-        take(one for one in results if isinstance(one, AcceleratedOptimizer))
+        updated = {id(p) for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
+        trained = [m for m in known if any(id(p) in updated for p in m.parameters())] or known
+        self._first()
+        if len(trained) > 1 and leave(self._optimizers):
+            # Which of them a step belongs to, the loop alone shows.
+            self._left.add(accelerator)
+            self._models.clear()
+            return
+        take(self._optimizers)
+        model = trained[0]
         first = _FirstForward(self, accelerator)
         first.remove = model.register_forward_pre_hook(first).remove
-        self._undo.append(first.remove)
+        self._first = first.remove
 
     def begin(self, model: nn.Module, accelerator: Any) -> None:  # noqa: ANN401
         """Watch ``model``, if nobody does."""
         steps = self.kept.get("steps")
+        before = steps_before(self._optimizers)
+        self._models.clear()
+        self._optimizers.clear()
         scaler = accelerator.scaler
         self.training.begin(
             model,
             scaler=scaler if isinstance(scaler, torch.amp.GradScaler) else None,
-            first_step=steps if isinstance(steps, int) else 0,
+            first_step=steps if isinstance(steps, int) else before,
             run=self.kept.get("run"),
             facts={
                 "framework": {"name": "accelerate", "version": accelerate.__version__},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,11 +20,14 @@ from floatscope._placement import rank_and_world
 from floatscope._run_name import run_name
 from floatscope._scope import Scope, scope_of, watch
 
-__all__ = ["FrameworkTraining", "check_options", "claim", "end_stale", "is_claimed", "take"]
+__all__ = ["FrameworkTraining", "check_options", "claim", "end_stale", "is_claimed", "leave", "take"]
 
 _driving = Guard("a framework's callback ran", charge="step")
 _OURS = frozenset(
-    {"clip_coef", "grad_norm", "loss_scale", "lr", "raw_loss", "raw_loss_nonfinite", "skipped", "step_time_s"}
+    (
+        *("clip_coef", "grad_norm", "loss_scale", "lr", "micro_batches", "raw_loss", "raw_loss_max"),
+        *("raw_loss_nonfinite", "skipped", "step_time_s"),
+    )
 )
 """Scalars that the agent measures by itself; what a framework logs under the same name is called ``logged/NAME``."""
 _claimed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -35,6 +38,29 @@ def check_options(options: Mapping[str, object]) -> None:
     """``ValueError`` for options of ``watch`` that make no sense, where the user writes them and not at the start."""
     known = {name: value for name, value in options.items() if name not in ("config", "on_alert", "_sink")}
     configured(options.get("config"), known, os.environ)  # type: ignore[arg-type]
+
+
+class _RawLoss:
+    """Of the micro-batches of a step the sum of their shares in its loss, the largest share, and how many they are.
+
+    On their device, in float32.
+    """
+
+    def __init__(self, share: torch.Tensor) -> None:
+        self.total, self._largest, self._count = share, share.clone(), 1
+
+    def add(self, share: torch.Tensor) -> None:
+        """Another micro-batch."""
+        self.total = self.total.to(share.device).add_(share)
+        self._largest = torch.maximum(self._largest.to(share.device), share)
+        self._count += 1
+
+    def scalars(self) -> dict[str, object]:
+        """As the run tells it. The largest share times their number is what compares with the sum of all."""
+        if self._count == 1:
+            return {"raw_loss": self.total}
+        largest = self._largest * self._count
+        return {"raw_loss": self.total, "raw_loss_max": largest, "micro_batches": float(self._count)}
 
 
 class FrameworkTraining:
@@ -58,7 +84,7 @@ class FrameworkTraining:
         self._waits = False
         """Whether the optimizer's step is done and the scope's is not."""
         self._ends_at_forward = False
-        self._raw: torch.Tensor | None = None
+        self._raw: _RawLoss | None = None
         self._raw_step = 0
         """The step that it belongs to, where steps end by themselves."""
         self.model: Callable[[], nn.Module | None] = _no_model
@@ -105,6 +131,7 @@ class FrameworkTraining:
                 declared.declare(source, values)
             self._scope = watch(model, scaler=scaler, _facts=_masked(facts), **options)
             self._waits, self._ends_at_forward, self._raw = False, ends_at_forward, None
+            self._scope.time_phases()
             if ends_at_forward:
                 self._scope.end_at_forward()
             self._deafen = self._listen(self)
@@ -126,9 +153,12 @@ class FrameworkTraining:
             # A copy: what compiled code returns is overwritten by its next call.
             own = loss.detach().reshape(()).to(torch.float32, copy=True)
             own = own if share == 1.0 else own.mul_(share)
-            self._raw = own if self._raw is None else self._raw.to(own.device).add_(own)
+            if self._raw is None:
+                self._raw = _RawLoss(own)
+            else:
+                self._raw.add(own)
             if self._ends_at_forward:
-                self._scope.log(loss=self._raw, raw_loss=self._raw)
+                self._scope.log(loss=self._raw.total, **self._raw.scalars())
 
     def step_done(self, *, loss_too: bool = False) -> None:
         """The optimizer has stepped, or its step was skipped. With ``loss_too`` the raw loss is also the ``loss``."""
@@ -138,8 +168,8 @@ class FrameworkTraining:
             self.end_waiting()
             self._waits = True
             if self._raw is not None:
-                named = {"loss": self._raw, "raw_loss": self._raw} if loss_too else {"raw_loss": self._raw}
-                self._scope.log(**named)
+                named = {"loss": self._raw.total} if loss_too else {}
+                self._scope.log(**named, **self._raw.scalars())
                 self._raw = None
 
     def log(self, values: Mapping[str, object]) -> None:
@@ -196,15 +226,29 @@ def is_claimed(model: nn.Module) -> bool:
 
 def take(optimizers: Iterable[object]) -> None:
     """Nobody else needs to look for what ``optimizers`` update; each may be wrapped in that of a framework."""
+    if (waiting := loops.current()) is not None:
+        with _driving:
+            for optimizer in _of_torch(optimizers):
+                waiting.optimizer_taken(optimizer)
+
+
+def leave(optimizers: Iterable[object]) -> bool:
+    """Undo ``take``: they are those of a plain loop. False where nothing waits for one."""
     if (waiting := loops.current()) is None:
-        return
+        return False
     with _driving:
-        for optimizer in optimizers:
-            inner: Any = optimizer
-            while inner is not None:
-                if isinstance(inner, torch.optim.Optimizer):
-                    waiting.optimizer_taken(inner)
-                inner = getattr(inner, "optimizer", None)
+        for optimizer in _of_torch(optimizers):
+            waiting.optimizer_left(optimizer)
+    return True
+
+
+def _of_torch(optimizers: Iterable[object]) -> Iterator[torch.optim.Optimizer]:
+    for optimizer in optimizers:
+        inner: Any = optimizer
+        while inner is not None:
+            if isinstance(inner, torch.optim.Optimizer):
+                yield inner
+            inner = getattr(inner, "optimizer", None)
 
 
 def _masked(facts: Mapping[str, object]) -> Mapping[str, object]:

@@ -152,6 +152,8 @@ def test_closures(found: Found) -> None:
     assert [record.step for record in found.sink.records()] == [0, 1, 2, 3]
     assert None not in found.losses
     assert [step for step in range(4) if found.sink.row(step, "grad", "2") is None] == []
+    for phase in ("forward", "backward", "optimizer"):
+        assert all(spent is not None and spent > 0.0 for spent in found.sink.scalar(f"phase/{phase}_s"))
 
 
 @pytest.mark.parametrize("train", [scaled, fused], ids=["plain", "fused"])
@@ -259,6 +261,23 @@ def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
     assert [record.step for record in found.sink.records()] == [0, 1]
     assert [record.step for record in sink.records()] == [2]
     assert scope.config.run == found.scopes[0].config.run
+
+
+@pytest.mark.parametrize(("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0)], ids=["AdamW", "SGD"])
+def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
+    found: Found, kind: Callable[..., torch.optim.Optimizer], first: int
+) -> None:
+    model = network()
+    optimizer = kind(model.parameters())
+    for step in range(3):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    again = network()
+    resumed = kind(again.parameters())
+    resumed.load_state_dict(optimizer.state_dict())
+    again(batch(3)).mean().backward()
+    resumed.step()
+    assert [[record.step for record in sink.records()] for sink in found.sinks] == [[0, 1, 2], [first]]
 
 
 def test_adapters_that_are_added_later_are_seen(found: Found) -> None:

@@ -76,6 +76,25 @@ def test_nothing_is_left_once_the_server_has_it_all(
     assert list(place.directory.iterdir()) == []
 
 
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_one_rank_of_a_host_says_that_records_wait(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    local_rank: int,
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    server.stop()
+    sender = spooling(server.url, place)
+    sender.put(step(0))
+    sender.close("finished")
+    said = [record.levelname for record in caplog.records if "waits in" in record.message]
+    assert said == ([] if local_rank else ["WARNING"])
+
+
 def test_what_a_dead_server_did_not_take_waits_and_sync_sends_it(
     server: IngestDouble,
     spooling: Callable[..., Sender],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import accelerate
 import pytest
@@ -13,10 +14,14 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from floatscope import Scope, watch
+from floatscope._attach import declared, loops
+from floatscope._attach.discovery import Discovery
 from floatscope._attach.frameworks import accelerate as attached
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._patches import active_patches
+from floatscope.integrations._accelerator import Loop
 from floatscope.integrations.accelerate import FloatscopeTracker
 
 STEPS = 4
@@ -107,6 +112,56 @@ def test_a_training_that_goes_on_from_a_saved_state_has_the_same_run(tmp_path: P
     train(second, loads=tmp_path)
     assert second._loop.training.run == "mine"
     assert [record.step for record in sink.records()] == list(range(STEPS, 2 * STEPS))
+
+
+def test_an_attached_loop_that_goes_on_does_so_at_its_step(tmp_path: Path) -> None:
+    seen = []
+    for saves, loads in ((tmp_path, None), (None, tmp_path)):
+        sink = MemorySink()
+        loop = Loop({"_sink": sink, "overhead_budget": 0})
+        loop.install()
+        try:
+            trained = train(saves=saves, loads=loads)  # kept: a model that is gone ends its scope
+        finally:
+            loop.remove()
+        seen.append([record.step for record in sink.records()])
+        del trained
+    assert seen == [list(range(STEPS)), list(range(STEPS, 2 * STEPS))]
+
+
+def test_several_models_are_one_run_as_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = MemorySink()
+    scopes: list[Scope] = []
+
+    def watched(model: nn.Module, **options: Any) -> Scope:  # noqa: ANN401
+        scopes.append(watch(model, _sink=sink, overhead_budget=0, **options))
+        return scopes[-1]
+
+    discovery = Discovery(watched)
+    monkeypatch.setattr(loops, "_current", [discovery])
+    discovery.install()
+    loop = Loop({})
+    loop.install()
+    try:
+        accelerator = Accelerator(cpu=True)
+        made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+        optimizers = [torch.optim.Adam(model.parameters(), lr=1e-2) for model in (made, judged)]
+        first, other, *optimizers = accelerator.prepare(made, judged, *optimizers)
+        for _ in range(STEPS):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+                accelerator.backward(other(first(torch.ones(2, 4))).mean())
+                optimizer.step()
+    finally:
+        loop.remove()
+        discovery.remove()
+        for scope in scopes:
+            scope.close()
+        declared.forget()
+    assert loop.training.run is None
+    assert [record.step for record in sink.records()] == list(range(STEPS))
+    assert set(sink.layers()) == {"Linear_0", "Linear_1"}
+    assert all(loss is not None for name in ("loss", "loss/1") for loss in sink.scalar(name))
 
 
 def test_attached_twice_is_attached_once() -> None:

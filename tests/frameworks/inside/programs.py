@@ -1,7 +1,14 @@
-"""Trainings that know nothing of us: ``python programs.py NAME FILE``; the weights go to FILE."""
+"""Trainings that know nothing of us: ``python programs.py NAME FILE [STEP...]``; the weights go to FILE.
+
+Two micro-batches a step, in bf16; with steps given in fp16 with a loss scaler, and these overflow in ``down``. On the
+CPU frameworks make no scaler, so it is put in. Under torchrun with as many ranks as there are.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import sys
 import tempfile
 from typing import Any
@@ -11,10 +18,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 4
+OVERFLOWS = frozenset(map(int, sys.argv[3:]))
+PRECISION = "fp16" if OVERFLOWS else "bf16"
+RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rows() -> TensorDataset:
-    inputs = torch.randn(4 * STEPS, 8, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(4 * STEPS * RANKS, 8, generator=torch.Generator().manual_seed(1))
     return TensorDataset(inputs, inputs.sum(1, keepdim=True))
 
 
@@ -23,14 +33,28 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 1)
+        micro = itertools.count()
+        if OVERFLOWS:
+
+            def overflow(grad: torch.Tensor) -> torch.Tensor:
+                return grad * math.inf if next(micro) // 2 in OVERFLOWS else grad
+
+            self.down.weight.register_hook(overflow)  # type: ignore[no-untyped-call]
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.down(self.up(inputs).relu())
         return {"loss": (outputs - labels).square().mean(), "logits": outputs}
 
 
+def scale(accelerator: Any) -> None:  # noqa: ANN401
+    """Have ``accelerator`` do what it does on a card."""
+    if OVERFLOWS:
+        accelerator.native_amp = True
+        accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+
 def transformers() -> nn.Module:
-    """Two micro-batches a step, bf16; the evaluation before the first step is no training."""
+    """The evaluation before the first step is no training."""
     from transformers import Trainer, TrainingArguments
 
     model = Model()
@@ -43,20 +67,47 @@ def transformers() -> nn.Module:
             gradient_accumulation_steps=2,
             max_steps=STEPS,
             logging_steps=1,
-            bf16=True,
+            bf16=not OVERFLOWS,
+            fp16=bool(OVERFLOWS),
             use_cpu=True,
             report_to=[],
             save_strategy="no",
             eval_on_start=True,
             remove_unused_columns=False,
         )
-        Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data[:4]).train()
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data[:4])
+        scale(trainer.accelerator)
+        trainer.train()
+    return model
+
+
+def subclass() -> nn.Module:
+    """A Trainer that has nothing of the Trainer's but its name."""
+    from transformers import Trainer, TrainingArguments
+
+    class Own(Trainer):  # type: ignore[misc]
+        def train(self, *given: Any, **named: Any) -> None:  # noqa: ANN401
+            optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                for micro in range(2):
+                    inputs, labels = self.train_dataset[4 * step + 2 * micro : 4 * step + 2 * micro + 2]
+                    with torch.autocast("cpu", dtype=torch.bfloat16):
+                        loss = self.model(inputs, labels)["loss"]
+                    loss.backward()
+                optimizer.step()
+
+    model = Model()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(output_dir=folder, use_cpu=True, report_to=[])
+        Own(model=model, args=arguments, train_dataset=rows()).train()
     return model
 
 
 def lightning() -> nn.Module:
-    """Two micro-batches a step, bf16; the check of the validation before the first step is no training."""
+    """The check of the validation before the first step is no training."""
     import lightning.pytorch as pl
+    from lightning.pytorch.plugins.precision import MixedPrecision
 
     class Module(pl.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -75,12 +126,14 @@ def lightning() -> nn.Module:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     module = Module()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if OVERFLOWS else None
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             max_steps=STEPS,
             accumulate_grad_batches=2,
             accelerator="cpu",
-            precision="bf16-mixed",
+            devices=RANKS,
+            plugins=MixedPrecision("16-mixed" if OVERFLOWS else "bf16-mixed", "cpu", scaler),
             default_root_dir=folder,
             log_every_n_steps=1,
             logger=False,
@@ -91,10 +144,11 @@ def lightning() -> nn.Module:
 
 
 def accelerate() -> nn.Module:
-    """Two micro-batches a step, bf16."""
+    """A loop of one's own."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision=PRECISION)
+    scale(accelerator)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     prepared, optimizer, data = accelerator.prepare(model, optimizer, DataLoader(rows(), batch_size=2))
@@ -113,5 +167,7 @@ def accelerate() -> nn.Module:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    trained: nn.Module = {"accelerate": accelerate, "lightning": lightning, "transformers": transformers}[sys.argv[1]]()
-    torch.save(trained.state_dict(), sys.argv[2])
+    programs = {"accelerate": accelerate, "lightning": lightning, "subclass": subclass, "transformers": transformers}
+    trained: nn.Module = programs[sys.argv[1]]()
+    if os.environ.get("RANK", "0") == "0":
+        torch.save(trained.state_dict(), sys.argv[2])

@@ -251,6 +251,7 @@ def test_trl_is_watched_like_any_trainer(tmp_path: Path) -> None:
         per_device_train_batch_size=2,
         max_steps=STEPS,
         logging_steps=1,
+        save_strategy="no",
         use_cpu=True,
         bf16=False,
         report_to=[],
