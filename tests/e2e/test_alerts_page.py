@@ -1,0 +1,110 @@
+"""The page of alerts in a real browser, on a server that has judged imported logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.chromium import Complaints, browser, listen
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def _log(path: Path) -> Path:
+    """A loss that falls, jumps for good at step 60 and stays there."""
+    losses = [2.0 - 0.01 * step if step < 60 else 9.0 for step in range(80)]
+    lines = [{"current_steps": i + 1, "total_steps": 80, "loss": loss, "lr": 1e-4} for i, loss in enumerate(losses)]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return path
+
+
+@dataclass(slots=True)
+class Visit:
+    page: Page
+    complaints: Complaints
+    url: str
+
+    def go(self, place: str) -> None:
+        self.page.goto(f"{self.url}/#/{place}")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("alerts")
+    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(folder / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        try:
+            assert address is not None
+            log = _log(folder / "trainer_log.jsonl")
+            load = [sys.executable, "-m", "floatscope", "import", str(log), "--run", MARKUP, "--server", address[0]]
+            subprocess.run(load, check=True, capture_output=True)
+            yield address[0]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
+    with browser(program("chromium")) as running:
+        page = running.new_page(viewport={"width": 1440, "height": 900}, locale="en-US")
+        yield Visit(page, listen(page, url), url)
+
+
+def test_an_alert_is_found_explained_acknowledged_and_silenced(visit: Visit) -> None:
+    page = visit.page
+    visit.go("")
+    page.get_by_role("navigation", name="Place").get_by_role("link", name="Alerts").click()
+    page.get_by_label("Severity").select_option("critical")
+    page.get_by_role("link", name="Loss diverges").first.click()
+    detail = page.get_by_role("complementary")
+    expect(detail).to_contain_text("times its best level")
+    expect(detail).to_contain_text(MARKUP)
+    assert "severity=critical" in page.url
+    detail.get_by_role("button", name="Acknowledge").click()
+    expect(detail).to_contain_text("by someone on this machine")
+    detail.get_by_role("button", name="Silence\u2026").click()
+    detail.get_by_label("Why").fill(MARKUP)
+    detail.get_by_role("button", name="Silence", exact=True).click()
+    expect(page.get_by_role("region", name="Silences")).to_contain_text(f"Loss diverges \u00b7 {MARKUP}")
+    page.get_by_role("button", name="End now").click()
+    expect(page.get_by_role("region", name="Silences")).to_contain_text("Everyone is told")
+
+
+def test_an_alert_is_closed_by_hand_only_after_a_question(visit: Visit) -> None:
+    page = visit.page
+    visit.go("alerts?kind=loss_divergence")
+    page.get_by_role("link", name="Loss diverges").click()
+    detail = page.get_by_role("complementary")
+    detail.get_by_role("button", name="Resolve").click()
+    detail.get_by_role("group", name="Close it?").get_by_role("button", name="Resolve").click()
+    expect(detail).to_contain_text("closed by hand")
+    expect(page.get_by_text("Nothing here")).to_be_visible()
+
+
+def test_the_pages_fit_a_phone_in_both_languages(visit: Visit) -> None:
+    page = visit.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit.go("alerts")
+    for language in ("\u4e2d\u6587", "English"):
+        page.get_by_role("button", name=language).click()
+        for place in ("alerts?state=all",):
+            visit.go(place)
+            expect(page.locator(".desk")).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_nothing_to_complain_about(visit: Visit) -> None:
+    assert visit.complaints.texts == []
