@@ -2,12 +2,14 @@
 
 import { ApiError, getJson, send } from "./api.js";
 import { PAGE_ROWS, together } from "./data/desk.js";
+import { kindsOf } from "./data/rule-draft.js";
 import { HOME, formatRoute } from "./data/route.js";
+import { endpointActions } from "./endpoints.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./data/desk.js").DeskState} DeskState */
 /** @typedef {import("./data/desk-route.js").Desk} Desk */
-/** @typedef {"alerts" | "silences" | "audit" | "endpoints" | "types" | "deliveries" | "rules"} Slot */
+/** @typedef {"alerts" | "silences" | "audit" | "endpoints" | "receivers" | "deliveries" | "rules"} Slot */
 
 const LIMIT = 1000;
 
@@ -15,7 +17,7 @@ const LIMIT = 1000;
 const AGAIN_MS = 15_000;
 
 /** While something is on its way. */
-const SENDING_MS = 2000;
+const SENDING_MS = 1000;
 
 /** @param {import("./data/store.js").Store<State>} store @param {() => void} reload asks again who we are when the server no longer knows */
 export function createDesk(store, reload) {
@@ -57,13 +59,19 @@ export function createDesk(store, reload) {
     silences: () => load("silences", (signal) => getJson("/api/v1/silences", signal)),
     audit: () => (isAdmin() ? load("audit", (signal) => getJson(`/api/v1/audit?limit=${LIMIT}`, signal)) : undefined),
     endpoints: () => (isAdmin() ? load("endpoints", (signal) => getJson("/api/v1/endpoints", signal)) : undefined),
-    types: () => (isAdmin() ? load("types", (signal) => getJson("/api/v1/endpoints/types", signal)) : undefined),
-    deliveries: () => undefined,
+    receivers: () =>
+      isAdmin()
+        ? load("receivers", async (signal) => {
+            const [types, rules] = await Promise.all([getJson("/api/v1/endpoints/types", signal), getJson("/api/v1/rules", signal)]);
+            return { types, kinds: kindsOf(rules) };
+          })
+        : undefined,
+    deliveries: () => load("deliveries", (signal) => getJson(deliveriesPath(desk(), store.get().desk.shown), signal)),
     rules: () => undefined,
   };
 
   /** @type {Record<string, readonly Slot[]>} */
-  const needs = { alerts: ["alerts", "silences", "audit"], rules: ["rules"], endpoints: ["endpoints", "types", "deliveries"], deliveries: ["endpoints", "deliveries"] };
+  const needs = { alerts: ["alerts", "silences", "audit"], rules: ["rules"], endpoints: ["endpoints", "receivers", "deliveries"], deliveries: ["endpoints", "deliveries"] };
 
   function refresh() {
     loadedAt = Date.now();
@@ -74,8 +82,8 @@ export function createDesk(store, reload) {
   function follow(state) {
     const { route, session, link } = state;
     if (route.page !== "alerts" || !session?.scope) return void (shownFor = "");
-    const { tab } = route.desk;
-    const now = `${session.scope} ${tab} ${link.status === "open" ? link.since : ""}`;
+    const { tab, endpoint, outcome } = route.desk;
+    const now = `${session.scope} ${tab} ${link.status === "open" ? link.since : ""} ${endpoint} ${outcome}`;
     const before = tallies;
     tallies = (state.runs.data ?? []).map(({ alerts, alerts_past: past }) => Object.values(alerts).concat(Object.values(past)).join()).join(" ");
     if (now !== shownFor) {
@@ -97,7 +105,7 @@ export function createDesk(store, reload) {
     set({ busy: of, refused: null });
     try {
       const answer = await action();
-      set({ busy: "", asked: "", draft: {} });
+      set({ busy: "", ...(store.get().desk.asked.split(" ")[0] === of.split(" ")[0] ? { asked: "", draft: {} } : {}) });
       for (const slot of changes) void sources[slot]();
       return answer;
     } catch (error) {
@@ -121,7 +129,10 @@ export function createDesk(store, reload) {
     ask: (what, draft = {}) => set(store.get().desk.asked === what ? { asked: "", draft: {}, refused: null } : { asked: what, draft, refused: null }),
     /** @param {string} name @param {string} value */
     type: (name, value) => set({ draft: { ...store.get().desk.draft, [name]: value } }),
-    showMore: () => set({ shown: store.get().desk.shown + PAGE_ROWS }),
+    showMore() {
+      set({ shown: store.get().desk.shown + PAGE_ROWS });
+      if (desk().tab === "deliveries") void sources.deliveries();
+    },
     /** @param {string | number} id */
     acknowledge: (id) => carryOut(`acknowledge ${id}`, () => send("POST", `/api/v1/alerts/${encodeURIComponent(id)}/acknowledge`), ["alerts", "audit"]),
     /** @param {string | number} id */
@@ -130,7 +141,16 @@ export function createDesk(store, reload) {
     silence: (wanted) => carryOut("silence", () => send("POST", "/api/v1/silences", wanted), ["silences", "audit"]),
     /** @param {number} id */
     endSilence: (id) => carryOut(`unsilence ${id}`, () => send("DELETE", `/api/v1/silences/${id}`), ["silences", "audit"]),
+    ...endpointActions({ carryOut, set, get: () => store.get().desk }),
   };
+}
+
+/** On the page of endpoints only the newest of each are of use. @param {Desk} desk @param {number} shown */
+function deliveriesPath({ tab, endpoint, outcome }, shown) {
+  const fields = new URLSearchParams({ limit: String(Math.min(shown, 10_000)) });
+  if (tab === "deliveries" && endpoint !== "") fields.set("endpoint", endpoint);
+  if (tab === "deliveries" && outcome !== "") fields.set("state", outcome);
+  return `/api/v1/deliveries?${fields}`;
 }
 
 /** @typedef {ReturnType<typeof createDesk>} DeskActions */

@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -28,6 +31,28 @@ def _log(path: Path) -> Path:
     return path
 
 
+class _Receiver(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(500 if self.path == "/broken" else 200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the test's own output is enough."""
+
+
+@contextmanager
+def _receiver() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Receiver) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @dataclass(slots=True)
 class Visit:
     page: Page
@@ -42,6 +67,7 @@ class Visit:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("alerts")
     command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(folder / "data")]
+    command += ["--webhook-allow", "127.0.0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
@@ -93,13 +119,44 @@ def test_an_alert_is_closed_by_hand_only_after_a_question(visit: Visit) -> None:
     expect(page.get_by_text("Nothing here")).to_be_visible()
 
 
+def test_an_endpoint_is_added_tried_and_removed(visit: Visit) -> None:
+    page = visit.page
+    with _receiver() as receiver:
+        visit.go("alerts/endpoints")
+        page.get_by_role("button", name="Add endpoint").click()
+        form = page.get_by_role("form", name="Add endpoint")
+        form.get_by_label("Address").fill("ftp://nowhere")
+        form.get_by_role("button", name="Add", exact=True).click()
+        expect(form.get_by_role("alert")).to_contain_text("Webhooks go to http:// and https:// addresses")
+        form.get_by_label("Address").fill(f"{receiver}/broken")
+        form.get_by_role("button", name="Add", exact=True).click()
+        expect(page.get_by_label("The secret of this webhook")).to_have_value(re.compile("^whsec_"))
+        page.get_by_role("button", name="I have kept it").click()
+        assert "whsec_" not in page.content()
+
+        endpoint = page.get_by_role("listitem").filter(has_text="/broken")
+        endpoint.get_by_role("button", name="Send test").click()
+        expect(endpoint.get_by_role("status")).to_contain_text("HTTP 500", timeout=30_000)
+        endpoint.get_by_role("button", name="Edit").click()
+        page.get_by_label("Address").fill(f"{receiver}/sound")
+        page.get_by_role("button", name="Save").click()
+        endpoint = page.get_by_role("listitem").filter(has_text="/sound")
+        endpoint.get_by_role("link", name="Log").click()
+        page.get_by_role("button", name="Send again").click()
+        expect(page.get_by_role("table")).to_contain_text("delivered", timeout=30_000)
+    visit.go("alerts/endpoints")
+    endpoint.get_by_role("button", name="Delete").click()
+    endpoint.get_by_role("group").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("Nobody is told of alerts")).to_be_visible()
+
+
 def test_the_pages_fit_a_phone_in_both_languages(visit: Visit) -> None:
     page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})
     visit.go("alerts")
     for language in ("\u4e2d\u6587", "English"):
         page.get_by_role("button", name=language).click()
-        for place in ("alerts?state=all",):
+        for place in ("alerts?state=all", "alerts/endpoints", "alerts/deliveries"):
             visit.go(place)
             expect(page.locator(".desk")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
@@ -107,4 +164,5 @@ def test_the_pages_fit_a_phone_in_both_languages(visit: Visit) -> None:
 
 
 def test_nothing_to_complain_about(visit: Visit) -> None:
-    assert visit.complaints.texts == []
+    refused = "error: Failed to load resource: the server responded with a status of 422 (Unprocessable Entity)"
+    assert [text for text in visit.complaints.texts if text != refused] == []

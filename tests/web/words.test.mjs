@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
 import { FAMILIES } from "../../web/data/health.js";
-import { ORDERS, STATES } from "../../web/data/desk-route.js";
+import { ORDERS, OUTCOMES, STATES } from "../../web/data/desk-route.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
 import { METRICS } from "../../web/data/scale.js";
 import { sentences } from "../../web/data/text.js";
@@ -30,7 +30,10 @@ test("everything the data can hold has a word", () => {
     ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
     ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
     ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
-    ...["alerts", ...STATES].map((name) => `desk.${name}`),
+    ...["alerts", "endpoints", "deliveries", ...STATES].map((name) => `desk.${name}`),
+    ...OUTCOMES.map((outcome) => `outcome.${outcome}`),
+    ...["firing", "reminder", "resolved", "test"].map((event) => `event.${event}`),
+    ...["generic", "slack", "discord", "teams", "feishu", "dingtalk", "wecom", "apprise"].flatMap((type) => [`receiver.${type}`, `needs.${type}`]),
     ...ORDERS.map((order) => `order.${order}`),
     ...["cleared", "by_hand", "superseded", "run_finished", "run_restarted"].map((reason) => `because.${reason}`),
     ...["critical", "warning", "info"].map((severity) => `severity.${severity}`),

@@ -15,7 +15,7 @@ import { WEIGHT } from "./health.js";
  * @property {Load<import("./types.js").Silence[]>} silences
  * @property {Load<Change[]>} audit who did what; of an administrator only
  * @property {Load<import("./types.js").Endpoint[]>} endpoints
- * @property {Load<import("./types.js").EndpointType[]>} types
+ * @property {Load<{ types: import("./types.js").EndpointType[], kinds: string[] }>} receivers the types of endpoints, and what they may be told of
  * @property {Load<import("./types.js").Delivery[]>} deliveries
  * @property {Load<import("./rule-draft.js").RuleBook>} rules
  * @property {{ run: string, answer: import("./types.js").Preview } | null} preview
@@ -39,7 +39,7 @@ export const EMPTY_DESK = Object.freeze({
   silences: NOTHING,
   audit: NOTHING,
   endpoints: NOTHING,
-  types: NOTHING,
+  receivers: NOTHING,
   deliveries: NOTHING,
   rules: NOTHING,
   preview: null,

@@ -3,12 +3,14 @@
 import { TABS } from "../../data/desk-route.js";
 import { h } from "../dom.js";
 import { alertsTab } from "./alerts.js";
+import { deliveriesTab } from "./deliveries.js";
+import { endpointsTab } from "./endpoints.js";
 
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../state.js").State} State */
 
 /** @type {Record<string, (state: State, context: Context) => import("../dom.js").Child>} */
-const VIEWS = { alerts: alertsTab };
+const VIEWS = { alerts: alertsTab, endpoints: endpointsTab, deliveries: deliveriesTab };
 
 /** @param {State} state @param {Context} context */
 export function desk(state, context) {
