@@ -1,6 +1,6 @@
 /** What happens on the page of alerts: loads what a tab shows, keeps it fresh, carries out what a person asks for. */
 
-import { ApiError, getJson, send } from "./api.js";
+import { ApiError, getJson, runPath, send } from "./api.js";
 import { PAGE_ROWS, together } from "./data/desk.js";
 import { kindsOf } from "./data/rule-draft.js";
 import { HOME, formatRoute } from "./data/route.js";
@@ -67,7 +67,13 @@ export function createDesk(store, reload) {
           })
         : undefined,
     deliveries: () => load("deliveries", (signal) => getJson(deliveriesPath(desk(), store.get().desk.shown), signal)),
-    rules: () => undefined,
+    rules: () => {
+      const { run } = desk();
+      return load("rules", async (signal) => {
+        const [rules, settings] = await Promise.all(["", "/settings"].map((what) => getJson(rulesPath(run, what), signal)));
+        return { run, rules, settings };
+      });
+    },
   };
 
   /** @type {Record<string, readonly Slot[]>} */
@@ -82,12 +88,13 @@ export function createDesk(store, reload) {
   function follow(state) {
     const { route, session, link } = state;
     if (route.page !== "alerts" || !session?.scope) return void (shownFor = "");
-    const { tab, endpoint, outcome } = route.desk;
-    const now = `${session.scope} ${tab} ${link.status === "open" ? link.since : ""} ${endpoint} ${outcome}`;
+    const { tab, endpoint, outcome, run } = route.desk;
+    const now = `${session.scope} ${tab} ${link.status === "open" ? link.since : ""} ${endpoint} ${outcome} ${tab === "rules" ? encodeURIComponent(run) : ""}`;
     const before = tallies;
     tallies = (state.runs.data ?? []).map(({ alerts, alerts_past: past }) => Object.values(alerts).concat(Object.values(past)).join()).join(" ");
     if (now !== shownFor) {
-      if (shownFor.split(" ")[1] !== tab) set({ asked: "", draft: {}, refused: null, secret: null, preview: null, shown: PAGE_ROWS });
+      const [, formerTab, ...former] = shownFor.split(" ");
+      if (formerTab !== tab || (tab === "rules" && former.at(-1) !== now.split(" ").at(-1))) set({ asked: "", draft: {}, refused: null, secret: null, preview: null, shown: PAGE_ROWS });
       shownFor = now;
       return refresh();
     }
@@ -128,7 +135,7 @@ export function createDesk(store, reload) {
     /** Opens a form or a question; the same again closes it. @param {string} what @param {Record<string, string>} [draft] what it begins with */
     ask: (what, draft = {}) => set(store.get().desk.asked === what ? { asked: "", draft: {}, refused: null } : { asked: what, draft, refused: null }),
     /** @param {string} name @param {string} value */
-    type: (name, value) => set({ draft: { ...store.get().desk.draft, [name]: value } }),
+    type: (name, value) => set({ draft: { ...store.get().desk.draft, [name]: value }, preview: null }),
     showMore() {
       set({ shown: store.get().desk.shown + PAGE_ROWS });
       if (desk().tab === "deliveries") void sources.deliveries();
@@ -141,9 +148,22 @@ export function createDesk(store, reload) {
     silence: (wanted) => carryOut("silence", () => send("POST", "/api/v1/silences", wanted), ["silences", "audit"]),
     /** @param {number} id */
     endSilence: (id) => carryOut(`unsilence ${id}`, () => send("DELETE", `/api/v1/silences/${id}`), ["silences", "audit"]),
+    /** @param {string} run "" for all @param {unknown} settings */
+    async saveRules(run, settings) {
+      if (await carryOut("rules", () => send("PUT", rulesPath(run), settings), ["rules"])) set({ draft: {}, preview: null });
+    },
+    discardRules: () => set({ draft: {}, refused: null, preview: null }),
+    /** @param {string} run in which to try them @param {unknown} settings */
+    async previewRules(run, settings) {
+      const answer = await carryOut("rules", () => send("POST", runPath(run, "/rules/preview"), settings), []);
+      if (answer) set({ preview: { run, answer } });
+    },
     ...endpointActions({ carryOut, set, get: () => store.get().desk }),
   };
 }
+
+/** @param {string} run "" for all @param {string} [rest] */
+const rulesPath = (run, rest = "") => (run === "" ? `/api/v1/rules${rest}` : runPath(run, `/rules${rest}`));
 
 /** On the page of endpoints only the newest of each are of use. @param {Desk} desk @param {number} shown */
 function deliveriesPath({ tab, endpoint, outcome }, shown) {

@@ -150,13 +150,39 @@ def test_an_endpoint_is_added_tried_and_removed(visit: Visit) -> None:
     expect(page.get_by_text("Nobody is told of alerts")).to_be_visible()
 
 
+def test_a_rule_is_changed_tried_refused_and_saved(visit: Visit) -> None:
+    page = visit.page
+    visit.go("alerts/rules")
+    page.get_by_role("link", name="Loss diverges").click()
+    ratio = page.get_by_label("ratio", exact=True)
+    before = ratio.input_value()
+    ratio.fill("-1")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("loss_divergence.ratio must not be negative")
+    expect(ratio).to_have_attribute("aria-invalid", "true")
+    ratio.fill("50")
+    page.get_by_role("button", name="Preview").click()
+    preview = page.get_by_role("status", name="Preview")
+    expect(preview).to_contain_text("Would have fired")
+    expect(preview).not_to_contain_text("Loss diverges")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Nothing to save")).to_be_visible()
+    page.reload()
+    expect(ratio).to_have_value("50")
+    page.get_by_role("button", name=f"ratio: back to {before}").click()
+    page.get_by_role("button", name="Preview").click()
+    expect(preview).to_contain_text("Loss diverges")
+    page.get_by_role("button", name="Discard").click()
+    expect(ratio).to_have_value("50")
+
+
 def test_the_pages_fit_a_phone_in_both_languages(visit: Visit) -> None:
     page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})
     visit.go("alerts")
     for language in ("\u4e2d\u6587", "English"):
         page.get_by_role("button", name=language).click()
-        for place in ("alerts?state=all", "alerts/endpoints", "alerts/deliveries"):
+        for place in ("alerts?state=all", "alerts/rules?kind=limits", "alerts/endpoints", "alerts/deliveries"):
             visit.go(place)
             expect(page.locator(".desk")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, place

@@ -1,10 +1,80 @@
 /** Rules as they are set, as they are being changed, and what the server says of it. */
 
-/** @typedef {import("./types.js").Rule} Rule */
-/** @typedef {import("./types.js").Changes} Changes */
-/** @typedef {import("./types.js").RuleSettings} RuleSettings */
+import { familyOf } from "./health.js";
 
-/** In force, as set here, and what the presets change. @typedef {{ run: string, rules: Rule[], settings: RuleSettings, presets: Record<string, Changes>, base: Rule[] }} RuleBook base: what holds where nothing is set here */
+/** @typedef {import("./types.js").Rule} Rule */
+/** @typedef {import("./types.js").RuleSettings} RuleSettings */
+/** @typedef {Record<string, string>} Draft `preset`, `try` (a run), and `RULE.PARAMETER`: what was typed; "" is back to what the preset gives */
+/** @typedef {{ run: string, rules: Rule[], settings: RuleSettings }} RuleBook run: "" for all */
+
+/** One set of parameters, which several kinds may share. @typedef {{ rule: string, family: string, kinds: Rule[], parameters: string[] }} Entry */
 
 /** @param {readonly Rule[]} rules @returns {string[]} the kinds of alerts there are */
 export const kindsOf = (rules) => rules.map((rule) => rule.kind);
+
+/** @param {readonly Rule[]} rules @returns {Entry[]} */
+export function entries(rules) {
+  /** @type {Map<string, Entry>} */
+  const found = new Map();
+  for (const rule of rules) {
+    const entry = found.get(rule.rule) ?? { rule: rule.rule, family: familyOf(rule.kind), kinds: [], parameters: Object.keys(rule.parameters) };
+    entry.kinds.push(rule);
+    found.set(rule.rule, entry);
+  }
+  return [...found.values()];
+}
+
+/** @param {RuleBook} book @param {Draft} draft @returns {string} "": that of all runs */
+export function presetIn({ run, settings }, draft) {
+  return draft["preset"] ?? settings.preset ?? (run === "" ? "default" : "");
+}
+
+/** What holds where nothing is set here but the preset. @param {RuleBook} book @param {Draft} draft @param {string} rule @param {string} name */
+export function base(book, draft, rule, name) {
+  return book.settings.levels[presetIn(book, draft)]?.[rule]?.[name];
+}
+
+/** What the field shows. @param {RuleBook} book @param {Draft} draft @param {string} rule @param {string} name @returns {{ text: string, own: boolean }} own: set here, whatever the preset */
+export function shown(book, draft, rule, name) {
+  const typed = draft[`${rule}.${name}`];
+  const set = book.settings.parameters[rule]?.[name];
+  if (typed === undefined ? set === undefined : typed === "") return { text: String(base(book, draft, rule, name) ?? ""), own: false };
+  return { text: typed ?? String(set), own: true };
+}
+
+/** @param {RuleBook} book @param {Draft} draft @returns {string[]} keys of the draft that differ from what is stored */
+export function unsaved(book, draft) {
+  return Object.entries(draft)
+    .filter(([key, text]) => {
+      if (key === "preset") return text !== presetIn(book, {});
+      if (!key.includes(".")) return false;
+      const [rule = "", name = ""] = key.split(".");
+      const set = book.settings.parameters[rule]?.[name];
+      return set === undefined ? text !== "" : text === "" || Number(text) !== set;
+    })
+    .map(([key]) => key);
+}
+
+/**
+ * The whole of what is to be set. What is no number goes as it was typed: the server says what is wrong with it.
+ * @param {RuleBook} book @param {Draft} draft @returns {{ preset: string | null, parameters: Record<string, Record<string, number | string>> }}
+ */
+export function wanted(book, draft) {
+  /** @type {Record<string, Record<string, number | string>>} */
+  const parameters = Object.fromEntries(Object.entries(book.settings.parameters).map(([rule, values]) => [rule, { ...values }]));
+  for (const [key, text] of Object.entries(draft)) {
+    const [rule = "", name = ""] = key.split(".");
+    if (!key.includes(".")) continue;
+    const values = (parameters[rule] ??= {});
+    if (text === "") delete values[name];
+    else values[name] = text.trim() === "" || !Number.isFinite(Number(text)) ? text : Number(text);
+    if (Object.keys(values).length === 0) delete parameters[rule];
+  }
+  return { preset: presetIn(book, draft) || null, parameters };
+}
+
+/** The parameter that a message of the server is about, as `RULE.PARAMETER`. @param {string} message @param {readonly Entry[]} all */
+export function blamed(message, all) {
+  for (const { rule, parameters } of all) for (const name of parameters) if (new RegExp(`\\b${rule}\\.${name}\\b`).test(message)) return `${rule}.${name}`;
+  return null;
+}

@@ -77,7 +77,7 @@
  *
  * @typedef {{ kind: string, rule: string, description: string, description_zh: string, parameters: Record<string, number> }} Rule
  * @typedef {Record<string, Record<string, number>>} Changes rule -> parameter -> value
- * @typedef {{ preset: string | null, parameters: Changes }} RuleSettings
+ * @typedef {{ preset: string | null, parameters: Changes, levels: Record<string, Changes> }} RuleSettings what is set for one run or all; levels: what each preset alone would give
  * @typedef {{ alerts: Alert[], from_step: number | null, tensors_from_step: number | null }} Preview
  *
  * @typedef {{ mode: "local" | "token", scope: "admin" | "read" | null }} Session
