@@ -38,6 +38,10 @@ function themeNow() {
 const actions = {
   ...controller,
   desk,
+  retry() {
+    controller.retry();
+    if (store.get().route.page === "alerts") desk.refresh();
+  },
   /** @param {import("./data/words.js").Language} language */
   setLanguage(language) {
     localStorage.setItem("floatscope.language", language);

@@ -84,7 +84,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
     with browser(program("chromium")) as running:
-        page = running.new_page(viewport={"width": 1440, "height": 900}, locale="en-US")
+        context = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+        page = context.new_page()
         yield Visit(page, listen(page, url), url)
 
 
@@ -174,6 +175,19 @@ def test_a_rule_is_changed_tried_refused_and_saved(visit: Visit) -> None:
     expect(preview).to_contain_text("Loss diverges")
     page.get_by_role("button", name="Discard").click()
     expect(ratio).to_have_value("50")
+
+
+def test_who_may_only_read_is_told_so_and_offered_nothing_else(visit: Visit) -> None:
+    page = visit.page.context.new_page()
+    page.route("**/api/v1/session", lambda route: route.fulfill(json={"mode": "token", "scope": "read"}))
+    page.goto(f"{visit.url}/#/alerts?state=all&kind=loss_divergence")
+    page.get_by_role("link", name="Loss diverges").click()
+    expect(page.get_by_role("complementary")).to_contain_text("You may read")
+    for action in ("Acknowledge", "Resolve", "New silence"):
+        expect(page.get_by_role("button", name=action)).to_have_count(0)
+    page.get_by_role("link", name="Endpoints").click()
+    expect(page.get_by_text("Endpoints are for admins")).to_be_visible()
+    page.close()
 
 
 def test_the_pages_fit_a_phone_in_both_languages(visit: Visit) -> None:

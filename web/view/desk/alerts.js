@@ -5,9 +5,9 @@ import { ORDERS, SEVERITIES, STATES } from "../../data/desk-route.js";
 import { clock, count, tail } from "../../data/text.js";
 import { h } from "../dom.js";
 import { severityMark } from "../marks.js";
-import { empty, failure, pendingNote } from "../notes.js";
+import { empty, pendingNote } from "../notes.js";
 import { alertDetail } from "./alert-detail.js";
-import { choice } from "./controls.js";
+import { choice, trouble } from "./controls.js";
 import { silences } from "./silences.js";
 
 /** @typedef {import("../../data/health.js").Alert} Alert */
@@ -23,7 +23,7 @@ export function alertsTab(state, context) {
   const shown = alertsShown(data, desk);
   const open = data.find((alert) => String(alert.id) === desk.alert);
   return [
-    error ? failure(context, error) : null,
+    trouble(context, error),
     filters(data, state, context),
     h(
       "div",

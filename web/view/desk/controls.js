@@ -2,6 +2,7 @@
 
 import { sentences } from "../../data/text.js";
 import { h } from "../dom.js";
+import { failure } from "../notes.js";
 
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../state.js").State} State */
@@ -26,6 +27,11 @@ export function field(name, label, state, { act }, props = {}) {
 export function tick(label, checked, choose) {
   const change = (/** @type {Event} */ event) => choose(/** @type {HTMLInputElement} */ (event.currentTarget).checked);
   return h("label", { class: "tick" }, h("input", { type: "checkbox", checked, onchange: change }), h("span", null, label));
+}
+
+/** Why what is shown could not be renewed. That the server does not answer is said once, in the page's head. @param {Context} context @param {import("../../api.js").ApiError | null} error */
+export function trouble(context, error) {
+  return error === null || error.status === 0 ? null : failure(context, error);
 }
 
 /** What an action came back with, at the place of the action. @param {State} state @param {Context} context @param {string} of */

@@ -4,8 +4,8 @@ import { OUTCOMES } from "../../data/desk-route.js";
 import { clock, count } from "../../data/text.js";
 import { h } from "../dom.js";
 import { severityMark } from "../marks.js";
-import { empty, failure, pendingNote } from "../notes.js";
-import { action, choice, refusal } from "./controls.js";
+import { empty, pendingNote } from "../notes.js";
+import { action, choice, refusal, trouble } from "./controls.js";
 
 /** @typedef {import("../../data/types.js").Delivery} Delivery */
 /** @typedef {import("../../main.js").Context} Context */
@@ -24,7 +24,7 @@ export function deliveriesTab(state, context) {
   const gone = desk.endpoint !== "" && !endpoints.some((one) => String(one.id) === desk.endpoint) ? [/** @type {const} */ ([desk.endpoint, `#${desk.endpoint}`])] : [];
   const narrowed = desk.endpoint !== "" || desk.outcome !== "";
   return [
-    error ? failure(context, error) : null,
+    trouble(context, error),
     h(
       "div",
       { class: "filters", role: "group", "aria-label": t("sent.filter") },

@@ -3,8 +3,8 @@
 import { draftOf } from "../../data/endpoint-draft.js";
 import { clock, count } from "../../data/text.js";
 import { h } from "../dom.js";
-import { empty, failure, pendingNote } from "../notes.js";
-import { action, field, refusal, twice } from "./controls.js";
+import { empty, pendingNote } from "../notes.js";
+import { action, field, refusal, trouble, twice } from "./controls.js";
 import { outcome } from "./deliveries.js";
 import { endpointForm } from "./endpoint-form.js";
 
@@ -25,7 +25,7 @@ export function endpointsTab(state, context) {
   const adding = asked === NEW;
   const begin = { type: "generic", url: "", language: state.language, min_severity: "warning", kinds: "", some: "", secret: "" };
   return [
-    endpoints.error ? failure(context, endpoints.error) : null,
+    trouble(context, endpoints.error),
     h(
       "div",
       { class: "filters intro" },

@@ -4,8 +4,8 @@ import { FAMILIES } from "../../data/health.js";
 import { base, blamed, entries, presetIn, shown, unsaved, wanted } from "../../data/rule-draft.js";
 import { count } from "../../data/text.js";
 import { h } from "../dom.js";
-import { failure, pendingNote } from "../notes.js";
-import { action, choice, refusal } from "./controls.js";
+import { pendingNote } from "../notes.js";
+import { action, choice, refusal, trouble } from "./controls.js";
 import { previewed } from "./rule-preview.js";
 
 /** @typedef {import("../../data/rule-draft.js").RuleBook} RuleBook */
@@ -25,7 +25,7 @@ export function rulesTab(state, context) {
   const wrong = refused?.of === "rules" ? blamed(refused.error.message, all) : null;
   const families = [...Object.keys(FAMILIES), "system"];
   return [
-    load.error ? failure(context, load.error) : null,
+    trouble(context, load.error),
     bar(book, state, context),
     previewed(state, context),
     families.map((family) => {

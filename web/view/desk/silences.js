@@ -5,7 +5,7 @@ import { clock } from "../../data/text.js";
 import { h } from "../dom.js";
 import { failure, loading } from "../notes.js";
 import { by } from "./alert-detail.js";
-import { action, choice, field, refusal } from "./controls.js";
+import { action, choice, field, refusal, trouble } from "./controls.js";
 
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../state.js").State} State */
@@ -28,7 +28,7 @@ export function silences(state, context) {
     { class: "silences", key: "silences", "aria-labelledby": "silences-title" },
     h("h2", { id: "silences-title" }, t("silence.title"), admin ? h("button", { type: "button", "aria-expanded": asked ? "true" : "false", onclick: () => act.desk.ask(NEW, { seconds: String(HOUR) }) }, t("silence.new")) : null),
     asked ? silenceForm(state, context, NEW) : null,
-    error ? failure(context, error) : data === null ? loading(context, t("silence.title")) : null,
+    data !== null ? trouble(context, error) : error ? failure(context, error) : loading(context, t("silence.title")),
     data !== null && present.length === 0 ? h("p", { class: "muted quiet" }, t("silence.none")) : null,
     h("ul", { class: "plain-list" }, present.map((silence) => item(silence, state, context, admin))),
   );
