@@ -173,6 +173,9 @@ def test_a_rule_is_changed_tried_refused_and_saved(visit: Visit) -> None:
     page.get_by_role("button", name=f"ratio: back to {before}").click()
     page.get_by_role("button", name="Preview").click()
     expect(preview).to_contain_text("Loss diverges")
+    page.get_by_role("listitem").filter(has_text="Loss diverges").get_by_role("checkbox").uncheck()
+    page.get_by_role("button", name="Preview").click()
+    expect(preview).not_to_contain_text("Loss diverges")
     page.get_by_role("button", name="Discard").click()
     expect(ratio).to_have_value("50")
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { base, blamed, entries, presetIn, shown, unsaved, wanted } from "../../web/data/rule-draft.js";
+import { base, blamed, entries, isOn, presetIn, shown, switched, unsaved, wanted } from "../../web/data/rule-draft.js";
 
 /** @param {string} kind @param {string} rule @param {Record<string, number>} parameters */
 const rule = (kind, rule, parameters) => ({ kind, rule, description: "", description_zh: "", parameters });
@@ -38,6 +38,16 @@ test("what is sent is the whole, with what is no number as it was typed", () => 
   assert.deepEqual(wanted(BOOK, { preset: "strict", "loss_spike.ratio": "", "limits.near_bits": "2", try: "other" }), { preset: "strict", parameters: { limits: { near_bits: 2 } } });
   assert.deepEqual(wanted(BOOK, { "loss_spike.margin": "two" }).parameters["loss_spike"], { ratio: 1.4, margin: "two" });
   assert.deepEqual(BOOK.settings.parameters, { loss_spike: { ratio: 1.4 } }, "the stored settings stay as they are");
+});
+
+test("a rule is switched against its preset, and back without a trace", () => {
+  const levels = { "": { loss_spike: { enabled: 0 } }, strict: { loss_spike: { enabled: 1 } } };
+  const book = { ...BOOK, settings: { preset: null, parameters: {}, levels } };
+  assert(!isOn(book, {}, "loss_spike") && isOn(book, { preset: "strict" }, "loss_spike"));
+  assert(isOn(book, { "loss_spike.enabled": switched(book, {}, "loss_spike", true) }, "loss_spike"));
+  assert.equal(switched(book, {}, "loss_spike", false), "");
+  assert.equal(switched(book, { preset: "strict" }, "loss_spike", false), "0");
+  assert.deepEqual(entries([rule("loss_spike", "loss_spike", { enabled: 1, ratio: 2 })])[0]?.parameters, ["ratio"]);
 });
 
 test("a message of the server is put beside the parameter that it is about", () => {

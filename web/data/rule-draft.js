@@ -7,6 +7,9 @@ import { familyOf } from "./health.js";
 /** @typedef {Record<string, string>} Draft `preset`, `try` (a run), and `RULE.PARAMETER`: what was typed; "" is back to what the preset gives */
 /** @typedef {{ run: string, rules: Rule[], settings: RuleSettings }} RuleBook run: "" for all */
 
+/** The parameter that every rule has: 1, or 0 for one that raises no alert. */
+export const ENABLED = "enabled";
+
 /** One set of parameters, which several kinds may share. @typedef {{ rule: string, family: string, kinds: Rule[], parameters: string[] }} Entry */
 
 /** @param {readonly Rule[]} rules @returns {string[]} the kinds of alerts there are */
@@ -17,7 +20,7 @@ export function entries(rules) {
   /** @type {Map<string, Entry>} */
   const found = new Map();
   for (const rule of rules) {
-    const entry = found.get(rule.rule) ?? { rule: rule.rule, family: familyOf(rule.kind), kinds: [], parameters: Object.keys(rule.parameters) };
+    const entry = found.get(rule.rule) ?? { rule: rule.rule, family: familyOf(rule.kind), kinds: [], parameters: Object.keys(rule.parameters).filter((name) => name !== ENABLED) };
     entry.kinds.push(rule);
     found.set(rule.rule, entry);
   }
@@ -41,6 +44,12 @@ export function shown(book, draft, rule, name) {
   if (typed === undefined ? set === undefined : typed === "") return { text: String(base(book, draft, rule, name) ?? ""), own: false };
   return { text: typed ?? String(set), own: true };
 }
+
+/** @param {RuleBook} book @param {Draft} draft @param {string} rule */
+export const isOn = (book, draft, rule) => shown(book, draft, rule, ENABLED).text !== "0";
+
+/** What the draft holds of a rule that is switched: nothing of its own where the preset says the same. @param {RuleBook} book @param {Draft} draft @param {string} rule @param {boolean} on */
+export const switched = (book, draft, rule, on) => ((base(book, draft, rule, ENABLED) !== 0) === on ? "" : on ? "1" : "0");
 
 /** @param {RuleBook} book @param {Draft} draft @returns {string[]} keys of the draft that differ from what is stored */
 export function unsaved(book, draft) {

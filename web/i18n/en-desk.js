@@ -179,4 +179,6 @@ export const deskWords = {
   "rule.reach": "Judged from step {from} on.",
   "rule.tensors_from": "Layers only from step {from} on: of earlier steps the series are kept, not every block.",
   "rule.no_tensors": "Of these steps only the series are kept by step, so rules on layers were not tried.",
+  "rule.on": "on",
+  "rule.off": "off",
 };

@@ -180,4 +180,6 @@ export const deskWords = {
   "rule.reach": "从第 {from} 步起判断。",
   "rule.tensors_from": "层仅从第 {from} 步起判断：更早的步只保留曲线，不保留每个数据块。",
   "rule.no_tensors": "这些步仅按步保留曲线，因此未试用针对层的规则。",
+  "rule.on": "启用",
+  "rule.off": "停用",
 };

@@ -239,6 +239,8 @@ def test_a_preview_says_what_rules_would_have_done_and_tells_nobody(build: Build
     found = call("POST", path, {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0}}}).json
     assert [(a["kind"], a["first_step"], a["severity"]) for a in found["alerts"]] == [("loss_spike", 20, "info")]
     assert "2.5" in found["alerts"][0]["message"]
+    off = {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0, "enabled": 0}}}
+    assert call("POST", path, off).json["alerts"] == []
     assert call("POST", path + "?last_steps=1", {"preset": "strict"}).json["from_step"] == 20
     assert call("POST", path, {"preset": "lenient"}).status == 422
     assert call("GET", "/api/v1/alerts").json == []

@@ -1,11 +1,11 @@
 /** The rules and their parameters, for all runs or for one: changed, tried on a run, and only then saved. */
 
 import { FAMILIES } from "../../data/health.js";
-import { base, blamed, entries, presetIn, shown, unsaved, wanted } from "../../data/rule-draft.js";
+import { ENABLED, base, blamed, entries, isOn, presetIn, shown, switched, unsaved, wanted } from "../../data/rule-draft.js";
 import { count } from "../../data/text.js";
 import { h } from "../dom.js";
 import { pendingNote } from "../notes.js";
-import { action, choice, refusal, trouble } from "./controls.js";
+import { action, choice, refusal, tick, trouble } from "./controls.js";
 import { previewed } from "./rule-preview.js";
 
 /** @typedef {import("../../data/rule-draft.js").RuleBook} RuleBook */
@@ -74,16 +74,20 @@ function item(entry, book, state, context, wrong) {
   const { t, act } = context;
   const { rule, kinds, parameters } = entry;
   const open = state.route.desk.kind === rule || wrong?.split(".")[0] === rule;
+  const on = isOn(book, state.desk.draft, rule);
   const changed = parameters.filter((name) => shown(book, state.desk.draft, rule, name).own);
   return h(
     "li",
-    { key: rule, class: `rule${open ? " open" : ""}` },
+    { key: rule, class: `rule${open ? " open" : ""}${on ? "" : " off"}` },
     h(
       "div",
       { class: "rule-head" },
       h("a", { href: act.desk.link({ kind: open ? "" : rule }), "aria-expanded": open ? "true" : "false" }, kinds.map((one) => t(`alert.${one.kind}`)).join(" \u00b7 ")),
       h("span", { class: "rule-what muted" }, kinds.map((one) => (state.language === "zh" ? one.description_zh : one.description)).join("; ")),
       open ? null : h("span", { class: "rule-changed figure" }, changed.map((name) => `${name} ${shown(book, state.desk.draft, rule, name).text}`).join("  ")),
+      state.session?.scope === "admin"
+        ? tick(t(on ? "rule.on" : "rule.off"), on, (wish) => act.desk.type(`${rule}.${ENABLED}`, switched(book, state.desk.draft, rule, wish)))
+        : on ? null : h("span", { class: "muted" }, t("rule.off")),
     ),
     open ? h("div", { class: "rule-fields" }, parameters.map((name) => parameter(rule, name, book, state, context, wrong === `${rule}.${name}`))) : null,
     open ? h("p", { class: "muted rule-hint" }, t("rule.hint")) : null,
