@@ -52,9 +52,10 @@ export async function getBlock(path, signal) {
   return decodeBlock(await response.arrayBuffer());
 }
 
-/** @param {"POST" | "DELETE"} method @param {string} path @param {unknown} [body] */
+/** @param {"POST" | "PUT" | "PATCH" | "DELETE"} method @param {string} path @param {unknown} [body] @returns {Promise<any>} null: an answer without words */
 export async function send(method, path, body) {
-  await request(method, path, body === undefined ? {} : { body });
+  const text = await (await request(method, path, body === undefined ? {} : { body })).text();
+  return text === "" ? null : JSON.parse(text);
 }
 
 /** @param {string} run @param {string} [rest] @param {Record<string, string | number | null>} [query] null: left out */

@@ -3,6 +3,7 @@
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
 import { createStore } from "./data/store.js";
+import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
 import { translator } from "./i18n/index.js";
 import { initialState, currentRun } from "./state.js";
@@ -26,6 +27,7 @@ const store = createStore(
   (flush) => requestAnimationFrame(flush),
 );
 const controller = createController(store);
+const desk = createDesk(store, controller.reload);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
@@ -35,6 +37,11 @@ function themeNow() {
 
 const actions = {
   ...controller,
+  desk,
+  retry() {
+    controller.retry();
+    if (store.get().route.page === "alerts") desk.refresh();
+  },
   /** @param {import("./data/words.js").Language} language */
   setLanguage(language) {
     localStorage.setItem("floatscope.language", language);
@@ -56,11 +63,14 @@ function render(state) {
   document.documentElement.dataset["theme"] = state.theme;
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
-  document.title = state.route.page === "run" ? `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${state.route.run} \u00b7 Floatscope` : "Floatscope";
-  patch(root, [page(state, { t: translator(state.language), act: actions })]);
+  const t = translator(state.language);
+  const place = state.route.page === "run" ? state.route.run : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
+  document.title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
+  patch(root, [page(state, { t, act: actions })]);
 }
 
 store.subscribe(render);
+store.subscribe(desk.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);

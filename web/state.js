@@ -1,6 +1,7 @@
 /** Everything the page shows follows from this one object. */
 
 import { overtaken } from "./data/attempts.js";
+import { EMPTY_DESK } from "./data/desk.js";
 import { followEnd } from "./data/geometry.js";
 
 /** @typedef {import("./api.js").ApiError} ApiError */
@@ -43,6 +44,7 @@ import { followEnd } from "./data/geometry.js";
  * @property {Load<LayerData>} layer
  * @property {Cursor | null} cursor under the pointer or the keyboard
  * @property {ApiError | null} notice what the last action came back with
+ * @property {import("./data/desk.js").DeskState} desk the page of alerts
  * @property {boolean} plotly whether the chart library is there
  */
 
@@ -70,6 +72,7 @@ export function initialState(given) {
     layer: IDLE,
     cursor: null,
     notice: null,
+    desk: EMPTY_DESK,
     plotly: false,
     ...given,
   };

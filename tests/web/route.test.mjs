@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { DESK } from "../../web/data/desk-route.js";
 import { HOME, formatRoute, kindOf, parseRoute } from "../../web/data/route.js";
 
 test("every view survives the way into the address and back", () => {
@@ -9,6 +10,10 @@ test("every view survives the way into the address and back", () => {
     { ...HOME, sort: "headroom" },
     { ...HOME, page: "run", run: "demo" },
     { ...HOME, page: "run", run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
+    { ...HOME, page: "alerts" },
+    { ...HOME, page: "alerts", desk: { ...DESK, tab: "rules", run: "a/b &?=# \u8c03\u8bd5", kind: "loss_spike" } },
+    { ...HOME, page: "alerts", desk: { ...DESK, state: "past", severity: "critical", order: "run", alert: "12" } },
+    { ...HOME, page: "alerts", desk: { ...DESK, tab: "deliveries", endpoint: "3", outcome: "dead" } },
     { ...HOME, page: "run", run: "demo", from: 0, to: 99, layer: "layers.3.mlp.down_proj", step: 0 },
   ];
   for (const view of views) assert.deepEqual(parseRoute(formatRoute(view)), view);
@@ -27,6 +32,7 @@ test("what a stranger typed falls back instead of breaking", () => {
   assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
   assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...HOME, page: "run", run: "x" });
   assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);
+  assert.deepEqual(parseRoute("#/alerts/nowhere?state=x&severity=grave&order=&alert=1e9&endpoint=-1&outcome=lost"), { ...HOME, page: "alerts" });
 });
 
 test("a run opens on the kind with its worst headroom, and waits for its first step before it says which", () => {

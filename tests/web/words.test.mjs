@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
 import { FAMILIES } from "../../web/data/health.js";
+import { ORDERS, OUTCOMES, STATES, TABS } from "../../web/data/desk-route.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
 import { METRICS } from "../../web/data/scale.js";
 import { sentences } from "../../web/data/text.js";
@@ -29,6 +30,13 @@ test("everything the data can hold has a word", () => {
     ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
     ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
     ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
+    ...[...TABS, ...STATES].map((name) => `desk.${name}`),
+    ...OUTCOMES.map((outcome) => `outcome.${outcome}`),
+    ...["firing", "reminder", "resolved", "test"].map((event) => `event.${event}`),
+    ...["generic", "slack", "discord", "teams", "feishu", "dingtalk", "wecom", "apprise"].flatMap((type) => [`receiver.${type}`, `needs.${type}`]),
+    ...["default", "as-published", "strict"].map((preset) => `preset.${preset}`),
+    ...ORDERS.map((order) => `order.${order}`),
+    ...["cleared", "by_hand", "superseded", "run_finished", "run_restarted"].map((reason) => `because.${reason}`),
     ...["critical", "warning", "info"].map((severity) => `severity.${severity}`),
   ];
   for (const key of keys) assert(key in en, key);
@@ -73,4 +81,5 @@ test("two sentences stay two", () => {
   assert.equal(sentences("Refused.", "Ask again."), "Refused. Ask again.");
   assert.equal(sentences("服务器没有应答。", "再试。"), "服务器没有应答。 再试。");
   assert.equal(sentences("Refused", ""), "Refused.");
+  assert.equal(sentences("loss_spike.ratio must not be negative"), "loss_spike.ratio must not be negative.");
 });

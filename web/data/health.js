@@ -26,6 +26,8 @@ import { KINDS } from "./route.js";
  * @property {number} [attempt]
  * @property {string | null} [opened_at]
  * @property {string | null} [resolved_at]
+ * @property {string | null} [resolved_reason]
+ * @property {number} [hits]
  * @property {string | null} [acknowledged_at]
  */
 

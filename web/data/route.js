@@ -1,5 +1,6 @@
 /** The view's state as the fragment of the address: a link shows a colleague exactly what you see. */
 
+import { DESK, formatDesk, parseDesk } from "./desk-route.js";
 import { METRICS } from "./scale.js";
 
 export const KINDS = ["grad", "act", "act_in", "act_grad", "weight"];
@@ -10,7 +11,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
 
 /**
  * @typedef {object} Route
- * @property {"runs" | "run"} page
+ * @property {"runs" | "run" | "alerts"} page
  * @property {string} run name, "" on the list
  * @property {string} sort column of the list
  * @property {string} kind one of KINDS, or AUTO_KIND
@@ -20,6 +21,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
  * @property {number | null} to last step shown; null: follow the run
  * @property {string | null} layer whose drawer is open
  * @property {number | null} step marked on every chart
+ * @property {Readonly<import("./desk-route.js").Desk>} desk what the page of alerts shows
  */
 
 /** @type {Readonly<Route>} */
@@ -34,6 +36,7 @@ export const HOME = Object.freeze({
   to: null,
   layer: null,
   step: null,
+  desk: DESK,
 });
 
 /** @param {string} hash with or without "#"; what it does not understand falls back to the defaults @returns {Route} */
@@ -41,6 +44,7 @@ export function parseRoute(hash) {
   const [path = "", query = ""] = hash.replace(/^#/, "").split("?", 2);
   const fields = new URLSearchParams(query);
   const [, page, name] = path.split("/");
+  if (page === "alerts") return { ...HOME, page, desk: parseDesk(name, fields) };
   const from = step(fields.get("from"));
   const to = step(fields.get("to"));
   return {
@@ -54,11 +58,13 @@ export function parseRoute(hash) {
     to: from !== null && to !== null && to < from ? null : to,
     layer: fields.get("layer"),
     step: step(fields.get("step")),
+    desk: DESK,
   };
 }
 
 /** @param {Route} route @returns {string} with "#" */
 export function formatRoute(route) {
+  if (route.page === "alerts") return formatDesk(route.desk);
   const fields = new URLSearchParams();
   for (const key of /** @type {const} */ (["sort", "kind", "metric", "format", "from", "to", "layer", "step"])) {
     const value = route[key];

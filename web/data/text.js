@@ -78,9 +78,9 @@ export function duration(seconds) {
   return days > 0 ? `${days}d ${String(Math.floor(whole / 3600) % 24).padStart(2, "0")}:${parts[1]}` : parts.join(":");
 }
 
-/** What a server says in clauses, as sentences. @param {...string} clauses "" is left out */
+/** What a server says in clauses, as sentences; a parameter's name in front stays as it is written. @param {...string} clauses "" is left out */
 export function sentences(...clauses) {
-  const whole = clauses.filter((clause) => clause !== "").map((clause) => clause.charAt(0).toUpperCase() + clause.slice(1));
+  const whole = clauses.filter((clause) => clause !== "").map((clause) => (/^\w+[._]\w/.test(clause) ? clause : clause.charAt(0).toUpperCase() + clause.slice(1)));
   return whole.map((clause) => (/[.!?\u3002\uff01\uff1f]$/.test(clause) ? clause : `${clause}.`)).join(" ");
 }
 

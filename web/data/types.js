@@ -44,6 +44,42 @@
  * @property {number | null} [allocated_bytes]
  * @property {number | null} [reserved_bytes]
  *
+ * @typedef {{ id: number, run: string | null, kind: string | null, layer: string | null, until: string, comment: string, created_at: string }} Silence
+ * @typedef {{ id: number, at: string, actor: string, action: string, subject: string }} Change a line of the audit log
+ *
+ * @typedef {object} Endpoint
+ * @property {number} id
+ * @property {string} type
+ * @property {string} url of a chat only the host and the end
+ * @property {string} language of its messages
+ * @property {string[]} kinds empty: all
+ * @property {Severity} min_severity
+ * @property {boolean} signed
+ * @property {boolean} enabled
+ * @property {string | null} disabled_reason
+ * @property {string} created_at
+ *
+ * @typedef {{ type: string, signed: boolean, per_minute: number | null, targets: string[] }} EndpointType
+ *
+ * @typedef {object} Delivery
+ * @property {number} id
+ * @property {number} endpoint
+ * @property {number | null} alert
+ * @property {string} webhook_id
+ * @property {string} type alert.firing | alert.reminder | alert.resolved | alert.test
+ * @property {string} state pending | leased | ok | failed | dead
+ * @property {number} tries
+ * @property {string | null} next_at
+ * @property {number | null} http_status
+ * @property {string | null} error
+ * @property {string} created_at
+ * @property {string | null} done_at
+ *
+ * @typedef {{ kind: string, rule: string, description: string, description_zh: string, parameters: Record<string, number> }} Rule
+ * @typedef {Record<string, Record<string, number>>} Changes rule -> parameter -> value
+ * @typedef {{ preset: string | null, parameters: Changes, levels: Record<string, Changes> }} RuleSettings what is set for one run or all; levels: what each preset alone would give
+ * @typedef {{ alerts: Alert[], from_step: number | null, tensors_from_step: number | null }} Preview
+ *
  * @typedef {{ mode: "local" | "token", scope: "admin" | "read" | null }} Session
  */
 export {};

@@ -1,5 +1,7 @@
 /** English. */
 
+import { deskWords } from "./en-desk.js";
+
 export const en = {
   "top.skip": "Skip to content",
   "top.place": "Place",
@@ -246,4 +248,5 @@ export const en = {
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  ...deskWords,
 };

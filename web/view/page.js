@@ -1,9 +1,13 @@
 /** The frame around every page: name, place, link to the server, language, theme. */
 
+import { openTally } from "../data/desk.js";
+import { DESK } from "../data/desk-route.js";
 import { HOME } from "../data/route.js";
-import { clock } from "../data/text.js";
+import { clock, count } from "../data/text.js";
 import { currentRun, silentSeconds } from "../state.js";
+import { desk } from "./desk/page.js";
 import { h } from "./dom.js";
+import { severityMark } from "./marks.js";
 import { failure, loading } from "./notes.js";
 import { runPage } from "./run.js";
 import { runsPage } from "./runs.js";
@@ -21,6 +25,7 @@ export function page(state, context) {
 function body(state, context) {
   if (state.session === null) return state.sessionError ? failure(context, state.sessionError) : loading(context, context.t("what.server"));
   if (state.session.scope === null) return signIn(state, context);
+  if (state.route.page === "alerts") return desk(state, context);
   return state.route.page === "run" ? runPage(state, context) : runsPage(state, context);
 }
 
@@ -41,6 +46,7 @@ function header(state, context) {
       { "aria-label": t("top.place") },
       h("a", { href: list, "aria-current": route.page === "runs" ? "page" : undefined }, t("top.runs")),
       route.page === "run" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("span", { class: "here", "aria-current": "page", title: route.run }, route.run)] : null,
+      state.session?.scope ? alertsLink(state, context) : null,
     ),
     h("span", { class: "spring" }),
     state.session?.scope ? linkState(state, context) : null,
@@ -48,6 +54,14 @@ function header(state, context) {
     h("button", { type: "button", class: "plain", onclick: () => act.setTheme(light ? "dark" : "light") }, t(light ? "top.dark" : "top.light")),
     state.session?.mode === "token" && state.session.scope ? h("button", { type: "button", class: "plain", onclick: act.signOut }, t("top.sign_out")) : null,
   );
+}
+
+/** The page of alerts, with how many are open and how grave the worst is. @param {State} state @param {Context} context */
+function alertsLink(state, { t, act }) {
+  const { open, worst } = openTally(state.runs.data ?? []);
+  const href = act.link({ ...HOME, page: "alerts", desk: DESK });
+  const tally = worst === null ? null : [severityMark(worst), h("span", { class: "figure" }, count(open)), h("span", { class: "sr" }, t("desk.n_open", { worst: t(`severity.${worst}`) }))];
+  return h("a", { class: "to-alerts", href, "aria-current": state.route.page === "alerts" ? "page" : undefined }, t("alerts.title"), tally);
 }
 
 /** Whether what is shown is what is. @param {State} state */

@@ -87,9 +87,10 @@ def _layer(member: str) -> str | None:
 
 class Book:
     """Applies findings in the order of their steps. ``changed`` collects the entries to be stored, and is the
-    caller's to clear."""
+    caller's to clear. Of the kinds in ``off`` no alert begins; those that are open go on until they resolve."""
 
-    def __init__(self) -> None:
+    def __init__(self, off: frozenset[str] = frozenset()) -> None:
+        self._off = off
         self._open: dict[tuple[str, str], list[Entry]] = {}
         self.past = False
         """Whether what comes next is from a log that was there already."""
@@ -127,7 +128,7 @@ class Book:
                 worst[entry] = (severity, member)
         done = [t for entry in list(entries) for t in self._step(entry, finding, worst.get(entry), inhibited=inhibited)]
         fresh = [member for member in fresh if not self._explained(finding, member)]
-        if fresh:
+        if fresh and finding.kind not in self._off:
             done += self._start(fresh, finding, inhibited=inhibited)
         return done
 

@@ -28,7 +28,7 @@ class Judged:
         self.rules = rules
         self._config = config
         self.window = RunWindow(rules)
-        self.book = Book()
+        self.book = Book(rules.off_kinds)
         self.seqs: dict[str, int] = {}
         self.held: dict[str, Mark] = {}
         self.moved: dict[str, Mark] = {}

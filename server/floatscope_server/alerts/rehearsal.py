@@ -31,7 +31,7 @@ class Rehearsal:
 
     def __init__(self, rules: RuleParameters, *, framework: str = "") -> None:
         self._window = RunWindow(rules)
-        self._book = Book()
+        self._book = Book(rules.off_kinds)
         self._framework = framework
         self._fired: dict[Entry, Rehearsed] = {}
 

@@ -17,7 +17,7 @@ from floatscope_server.audit import Actor, record
 from floatscope_server.query.line import run_named
 from floatscope_server.responses import Refusal
 from floatscope_server.rules import RULES, RuleParameters
-from floatscope_server.rules.presets import PRESETS, as_changes
+from floatscope_server.rules.presets import PRESETS, as_changes, with_preset
 from floatscope_server.services import Running
 
 __all__ = ["router"]
@@ -42,6 +42,13 @@ class RulesIn(BaseModel):
 
     preset: str | None = Field(default=None, max_length=40)
     parameters: dict[str, dict[str, float]] = Field(default_factory=dict, max_length=100)
+
+
+class SettingsOut(RulesIn):
+    """What is set here, by rule, and ``levels``: all parameters as they would be with nothing but a preset set here, by
+    the preset's name; "" is without one, which for a run means those of all runs."""
+
+    levels: dict[str, dict[str, dict[str, float]]]
 
 
 class PreviewOut(BaseModel):
@@ -78,6 +85,20 @@ def list_presets() -> Mapping[str, Any]:
     return PRESETS
 
 
+def _settings(own: Rule | None, without: RuleParameters) -> SettingsOut:
+    levels = {name: as_changes(with_preset(name)) for name in PRESETS} | {"": as_changes(without)}
+    if own is None:
+        return SettingsOut(levels=levels)
+    return SettingsOut(preset=own.preset, parameters=own.parameters, levels=levels)
+
+
+@router.get("/rules/settings", response_model=SettingsOut)
+def settings_of_all(services: Running) -> SettingsOut:
+    """What is set for all runs, to be changed and put back."""
+    with services.store.read() as session:
+        return _settings(session.get(Rule, ALL_RUNS), RuleParameters())
+
+
 @router.put("/rules", response_model=list[RuleOut])
 def set_rules(services: Running, actor: Actor, wanted: RulesIn) -> list[RuleOut]:
     """Set the parameters of all runs, in place of what was set before. Runs that go on are judged by them at once."""
@@ -98,6 +119,15 @@ def list_run_rules(services: Running, run: RunName) -> list[RuleOut]:
         found = run_named(session, run)
         assert found.id is not None
         return _shown(parameters_of(session, found.id))
+
+
+@router.get("/runs/{run}/rules/settings", response_model=SettingsOut)
+def settings_of_run(services: Running, run: RunName) -> SettingsOut:
+    """What is set for one run, to be changed and put back."""
+    with services.store.read() as session:
+        found = run_named(session, run)
+        assert found.id is not None
+        return _settings(session.get(Rule, found.id), parameters_of(session))
 
 
 @router.put("/runs/{run}/rules", response_model=list[RuleOut])

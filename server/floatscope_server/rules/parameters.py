@@ -63,6 +63,13 @@ class RuleParameters:
     gpu_fault: GpuFault = field(default_factory=GpuFault)
     data_gap: DataGap = field(default_factory=DataGap)
     coverage_low: CoverageLow = field(default_factory=CoverageLow)
+    off: frozenset[str] = frozenset()
+    """The rules, by their fields here, that raise no alert."""
+
+    @property
+    def off_kinds(self) -> frozenset[str]:
+        """The kinds of alerts that are not raised."""
+        return frozenset(kind for kind, (rule, _, _) in RULES.items() if rule in self.off)
 
 
 RULES: Mapping[str, tuple[str, str, str]] = MappingProxyType(

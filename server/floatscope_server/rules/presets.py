@@ -13,7 +13,8 @@ from floatscope_server.rules.parameters import RuleParameters
 __all__ = ["DEFAULT", "PRESETS", "Changes", "as_changes", "changed", "with_preset"]
 
 Changes = Mapping[str, Mapping[str, float]]
-"""Rule -> parameter -> value; the rules are the fields of ``RuleParameters``."""
+"""Rule -> parameter -> value; the rules are the fields of ``RuleParameters``. Every rule has ``enabled`` too:
+1, or 0 for one that raises no alert."""
 
 DEFAULT = "default"
 
@@ -54,6 +55,7 @@ PRESETS: Mapping[str, Changes] = MappingProxyType(
 )
 """``as-published`` holds what articles on mixed precision recommend, for those who want to see it beside the rest."""
 
+_ENABLED = "enabled"
 _LARGEST_COUNT = 10_000
 """Steps, records or samples that a rule may look back or wait: what a window of that length costs is bearable."""
 _SIGNED = frozenset({"near_bits"})
@@ -70,20 +72,35 @@ def with_preset(name: str) -> RuleParameters:
 def changed(base: RuleParameters, changes: Mapping[str, Mapping[str, Any]]) -> RuleParameters:
     """``base`` with ``changes``; ``ValueError`` says what is wrong with them."""
     rules: dict[str, Any] = {}
-    names = [f.name for f in dataclasses.fields(base)]
+    off = set(base.off)
+    names = _rules_of(base)
     for rule, values in changes.items():
         if rule not in names:
             raise ValueError(f"there is no rule {rule!r}; there are {', '.join(names)}")
         present = getattr(base, rule)
-        rules[rule] = dataclasses.replace(
-            present, **{name: _checked(rule, name, value, present) for name, value in values.items()}
-        )
-    return dataclasses.replace(base, **rules)
+        own = {name: _checked(rule, name, value, present) for name, value in values.items() if name != _ENABLED}
+        rules[rule] = dataclasses.replace(present, **own)
+        if _ENABLED in values:
+            (off.discard if _switch(rule, values[_ENABLED]) else off.add)(rule)
+    return dataclasses.replace(base, **rules, off=frozenset(off))
 
 
 def as_changes(rules: RuleParameters) -> dict[str, dict[str, float]]:
     """All parameters by rule."""
-    return {f.name: dataclasses.asdict(getattr(rules, f.name)) for f in dataclasses.fields(rules)}
+    return {
+        rule: {_ENABLED: int(rule not in rules.off), **dataclasses.asdict(getattr(rules, rule))}
+        for rule in _rules_of(rules)
+    }
+
+
+def _rules_of(rules: RuleParameters) -> list[str]:
+    return [f.name for f in dataclasses.fields(rules) if f.name != "off"]
+
+
+def _switch(rule: str, value: object) -> bool:
+    if isinstance(value, bool) or value not in (0, 1):
+        raise ValueError(f"{rule}.{_ENABLED} must be 0 or 1")
+    return value == 1
 
 
 def _checked(rule: str, name: str, value: Any, present: object) -> float:  # noqa: ANN401 - from JSON

@@ -201,6 +201,25 @@ def test_rules_are_set_for_all_and_for_one_while_a_run_goes_on(
     assert (alert["kind"], alert["first_step"]) == ("loss_spike", 10)
 
 
+def test_settings_say_what_is_set_where_and_what_would_hold_without(agent: MakeAgent, call: Call) -> None:
+    agent(run="one")
+    untouched = call("GET", "/api/v1/runs/one/rules/settings").json
+    assert (untouched["preset"], untouched["parameters"]) == (None, {})
+    changes = {"preset": "strict", "parameters": {"loss_spike": {"ratio": 1.1}}}
+    call("PUT", "/api/v1/rules", changes)
+    of_all = call("GET", "/api/v1/rules/settings").json
+    assert {key: of_all[key] for key in changes} == changes
+    assert of_all["levels"][""] == of_all["levels"]["default"]
+    call("PUT", "/api/v1/runs/one/rules", {"parameters": {"stalled": {"seconds": 5}}})
+    of_one = call("GET", "/api/v1/runs/one/rules/settings").json
+    assert (of_one["preset"], of_one["parameters"]) == (None, {"stalled": {"seconds": 5}})
+    levels = {
+        name: (level["loss_spike"]["ratio"], level["stalled"]["seconds"]) for name, level in of_one["levels"].items()
+    }
+    assert (levels[""], levels["default"], levels["strict"]) == ((1.1, 30.0), (1.5, 60.0), (1.3, 30.0))
+    assert call("GET", "/api/v1/runs/none/rules/settings").status == 404
+
+
 def test_what_is_wrong_with_rules_is_said(agent: MakeAgent, call: Call) -> None:
     agent(run="one")
     for path in ("/api/v1/rules", "/api/v1/runs/one/rules"):
@@ -220,6 +239,8 @@ def test_a_preview_says_what_rules_would_have_done_and_tells_nobody(build: Build
     found = call("POST", path, {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0}}}).json
     assert [(a["kind"], a["first_step"], a["severity"]) for a in found["alerts"]] == [("loss_spike", 20, "info")]
     assert "2.5" in found["alerts"][0]["message"]
+    off = {"parameters": {"loss_spike": {"ratio": 1.1, "mads": 0, "enabled": 0}}}
+    assert call("POST", path, off).json["alerts"] == []
     assert call("POST", path + "?last_steps=1", {"preset": "strict"}).json["from_step"] == 20
     assert call("POST", path, {"preset": "lenient"}).status == 422
     assert call("GET", "/api/v1/alerts").json == []

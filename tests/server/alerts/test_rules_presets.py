@@ -14,7 +14,7 @@ from floatscope_server.alerts.tuning import combined
 from floatscope_server.rules import RULES, RuleParameters
 from floatscope_server.rules.presets import PRESETS, as_changes, changed, with_preset
 
-EVERY = [(rule, name) for rule, values in as_changes(RuleParameters()).items() for name in values]
+EVERY = [(rule, name) for rule, values in as_changes(RuleParameters()).items() for name in values if name != "enabled"]
 
 
 def _row(preset: str | None, **parameters: dict[str, float]) -> Rule:
@@ -22,7 +22,7 @@ def _row(preset: str | None, **parameters: dict[str, float]) -> Rule:
 
 
 def test_every_kind_has_its_parameters() -> None:
-    fields = {f.name for f in dataclasses.fields(RuleParameters)}
+    fields = {f.name for f in dataclasses.fields(RuleParameters)} - {"off"}
     assert {field for field, _, _ in RULES.values()} == fields
 
 
@@ -53,6 +53,7 @@ def test_every_parameter_can_be_set(where: tuple[str, str], value: int) -> None:
         ({"loss_spike": {"ratio": "2"}}, "finite"),
         ({"loss_spike": {"ratio": -1}}, "negative"),
         ({"loss_spike": {"mads_from": 2.5}}, "whole"),
+        ({"loss_spike": {"enabled": 2}}, "loss_spike.enabled must be 0 or 1"),
         ({"underflow": {"of_steps": 0}}, "at least 1"),
         ({"underflow": {"of_steps": 10**9}}, "at most 10000"),
     ],
@@ -60,6 +61,14 @@ def test_every_parameter_can_be_set(where: tuple[str, str], value: int) -> None:
 def test_what_is_refused(changes: dict[str, dict[str, float]], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         changed(RuleParameters(), changes)
+
+
+def test_a_rule_is_off_until_it_is_on_again() -> None:
+    off = changed(RuleParameters(), {"limits": {"enabled": 0, "near_bits": 2}})
+    assert off.off_kinds == {"limit_near", "limit_crossed"}
+    assert (as_changes(off)["limits"]["enabled"], as_changes(off)["loss_spike"]["enabled"]) == (0, 1)
+    on = combined(_row(None, limits={"enabled": 0}), _row(None, limits={"enabled": 1}))
+    assert on.off_kinds == frozenset()
 
 
 def test_a_run_stands_over_all_runs() -> None:
