@@ -27,7 +27,7 @@ from floatscope_server.rules.tempo import Arrivals
 from floatscope_server.rules.tensors import Block, LayerTable, Rows
 from floatscope_server.rules.verdict import NO_DATA, Finding, Outcome
 
-__all__ = ["RunWindow", "Skip"]
+__all__ = ["RunWindow", "Skip", "Watched"]
 
 Watched = Callable[[], Set[str]]
 """Tells the kinds of the alerts that are open now."""

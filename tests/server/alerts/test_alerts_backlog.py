@@ -13,6 +13,7 @@ from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.models import Evaluated
 from floatscope_server.observation import Observation
 from floatscope_server.rules import RunWindow
+from floatscope_server.rules.run import Watched
 from floatscope_server.rules.verdict import Finding
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -27,9 +28,9 @@ def test_what_does_not_fit_the_queue_is_judged_once_and_nothing_before_it_again(
     judged: Counter[int] = Counter()
     judge = RunWindow.judge
 
-    def counted(window: RunWindow, observation: Observation) -> Iterator[Finding]:
+    def counted(window: RunWindow, observation: Observation, watched: Watched | None = None) -> Iterator[Finding]:
         judged[observation.seq] += 1
-        yield from judge(window, observation)
+        yield from judge(window, observation, watched)
 
     monkeypatch.setattr(RunWindow, "judge", counted)
     engine = AlertEngine(store, live, settings, queue_blocks=1)
