@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.needs import needs
+
+
+def pytest_configure() -> None:
+    # Whatever a shell starts in the background ignores it, and so would all programs that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -123,7 +123,8 @@ _NO_STEP = """
 import faulthandler, sys, time
 faulthandler.dump_traceback_later(60)
 import floatscope, torch
-floatscope.watch(torch.nn.Linear(2, 2), run="no-step", server=sys.argv[1], spool_dir=sys.argv[2])
+model = torch.nn.Linear(2, 2)
+scope = floatscope.watch(model, run="no-step", server=sys.argv[1], spool_dir=sys.argv[2])
 time.sleep(600)
 """
 

@@ -173,8 +173,8 @@ class Channel:
         self._abort.set()
         if self._spooler is not None:
             self._spooler.finish(reason)
-            for thread in self._threads[1:]:
-                thread.join(patience_s)
+        for thread in self._threads:
+            thread.join(patience_s)
         return self._link.said_goodbye
 
     def abandon(self) -> None:

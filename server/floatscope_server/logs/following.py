@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,26 @@ class Follower:
 
     def file(self, path: Path) -> None:
         """Until somebody stops it. Raises ``LogError`` and ``ChannelError``."""
+        with self._sending():
+            self._file(path)
+
+    def piped(self, chunks: Callable[[Pace], Iterator[bytes]]) -> None:
+        """What ``chunks`` gives, which cannot be read again."""
+        with self._sending():
+            self._piped(chunks)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """What cannot go on stops sending too."""
+        try:
+            yield
+        except BaseException:
+            for channel in self._channels:
+                channel.abandon()
+            self._channels = []
+            raise
+
+    def _file(self, path: Path) -> None:
         told = False
         while not path.exists():
             if not told:
@@ -99,8 +120,7 @@ class Follower:
         else:
             self._again(lambda: self._growing(path, log_format))
 
-    def piped(self, chunks: Callable[[Pace], Iterator[bytes]]) -> None:
-        """What ``chunks`` gives, which cannot be read again."""
+    def _piped(self, chunks: Callable[[Pace], Iterator[bytes]]) -> None:
         given = chunks(self._pace)
         head = b""
         for chunk in given:

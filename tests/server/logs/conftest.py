@@ -224,3 +224,13 @@ def checked(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], Any]:
         return json.loads(capsys.readouterr().out)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """No log of a test is sent on after it: the threads of another test may be counted."""
+    yield
+    end = time.monotonic() + DEADLINE_S
+    while any(thread.name == "floatscope-log" for thread in threading.enumerate()):
+        assert time.monotonic() < end, "a log is still sent"
+        time.sleep(0.01)
