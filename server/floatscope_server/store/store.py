@@ -391,12 +391,16 @@ class Store:
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
+        self._answer(batch)
+        self._tell(batch.observations)
+        self._announce({run.name for run in batch.changed.values()}, batch.relayered)
+
+    def _answer(self, batch: Batch) -> None:
+        """It is committed."""
         self._committed.update(batch.last_seqs())
         self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
             reply(answer)
-        self._tell(batch.observations)
-        self._announce({run.name for run in batch.changed.values()}, batch.relayered)
 
     def _settle(self, connection: Connection) -> None:
         """Tell the observers of what was committed after all when its agent was told to send it again: it is not
@@ -475,16 +479,11 @@ class Store:
             return
         seq = item.message.seq
         message = wire.Gap(seq=seq, first=0, last=0, count=1, reason="the server failed on it")
-
-        def refused(_: wire.ServerMessage) -> None:
-            item.answer(
-                wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
-            )
-
+        refused = wire.Nack(seq=seq, code="internal", message="the server failed on this batch", expected=seq + 1)
         try:
             with connection.begin(), Session(connection) as session:
                 batch = self._batch(session)
-                batch.apply(item.writer, message, refused)
+                batch.apply(item.writer, message, lambda _: item.answer(refused))
                 batch.flush()
         except Exception as error:  # noqa: BLE001 - logged, and the agent is told to keep the batch
             self._ledger.clear()
@@ -495,7 +494,4 @@ class Store:
                 _log.exception("that a message could not be stored could not be stored either")
                 self._postpone(item, "internal", "the server failed on this batch")
             return
-        self._committed.update(batch.last_seqs())
-        self.layers_version += bool(batch.relayered)
-        for reply, answer in batch.replies:
-            reply(answer)
+        self._answer(batch)
