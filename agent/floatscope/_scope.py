@@ -179,8 +179,10 @@ class Scope:
         return None if self._closed else self._gradients.before_step(*called)
 
     def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
-        """Observe ``scaler``, which was not there when the scope was made; only the first one counts."""
-        if self._scaler is None and not self._closed:
+        """Observe ``scaler`` too, which was not there when the scope was made, or is another one."""
+        if self._scaler is not None and not self._closed:
+            self._scaler.follow(scaler)
+        elif not self._closed:
             self._scaler = ScalerTap(self._recorder, self._gradients, scaler)
             self._scaler.install()
             self._removals.append(self._scaler.remove)
