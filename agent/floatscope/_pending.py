@@ -82,13 +82,16 @@ class Pending:
         self.nbytes = 512 + 200 * parts + sum(transit.nbytes for transit in self._transits.values())
 
     def ready(self) -> bool:
-        """Whether every copy has arrived."""
-        return all(transit.ready() for transit in self._transits.values())
+        """Whether every copy has arrived, and the card has passed every event."""
+        phases = self._buffer.phases
+        return all(transit.ready() for transit in self._transits.values()) and (phases is None or phases.ready())
 
     def resolve(self) -> StepRecord:
         """The record; waits for the copies."""
         arrived = {device: transit.resolve() for device, transit in self._transits.items()}
         values = {key: _number(value, arrived) for key, value in _values(self._buffer).items()}
+        if self._buffer.phases is not None:
+            values.update({f"phase/{name}_s": spent for name, spent in self._buffer.phases.seconds().items()})
         loss_scales = {number: values[_scale_name(number)] for number in self._buffer.loss_scales}
         divisors = {number: scale for number, scale in loss_scales.items() if 0 < scale < math.inf}
         parts, rows = _written(self._parts, arrived)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from floatscope._device_rows import Part, Scalar, Transit
 from floatscope._sampling import Wanted
 
-__all__ = ["FIRST_SCALER", "StepBuffer"]
+__all__ = ["FIRST_SCALER", "StepBuffer", "Times"]
 
 FIRST_SCALER = 1
 """Its number; 0 stands for none."""
+
+
+class Times(Protocol):
+    """Seconds by name that a card knows once it has come so far."""
+
+    def ready(self) -> bool: ...
+    def seconds(self) -> dict[str, float]: ...
 
 
 @dataclass(slots=True)
@@ -54,5 +62,7 @@ class StepBuffer:
     """The scaler whose loss scale it carries; 0 for none."""
     framework_norm_of: int = 0
     """Gradients of ours in it."""
+    phases: Times | None = None
+    """What events on a card will tell of the step's phases."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
