@@ -50,6 +50,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/api/v1/runs/{run}/summaries"): "read",
     ("GET", "/api/v1/runs/{run}/devices"): "read",
     ("GET", "/api/v1/runs/{run}/alerts"): "read",
+    ("GET", "/api/v1/runs/{run}/report"): "read",
     ("POST", "/api/v1/runs/{run}/focus"): "admin",
     ("GET", "/api/v1/runs/{run}/dumps"): "read",
     ("GET", "/api/v1/runs/{run}/dumps/{dump}"): "read",

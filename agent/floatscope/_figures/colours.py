@@ -53,7 +53,8 @@ def _srgb(lab: npt.NDArray[np.float64]) -> RGB:
     )
     linear = np.clip((lab @ to_lms.T) ** 3 @ to_linear.T, 0, 1)
     encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return np.floor(255 * encoded + 0.5).astype(np.uint8)
+    whole: RGB = np.floor(255 * encoded + 0.5).astype(np.uint8)
+    return whole
 
 
 def _ramp(*stops: Lch) -> RGB:

@@ -155,7 +155,8 @@ def _level(line: Line, count: int) -> F64:
 
 
 def _within(steps: npt.NDArray[np.int64], line: Line) -> npt.NDArray[np.int64]:
-    return steps[(steps >= line.steps[0]) & (steps < line.steps[-1] + line.cell)]
+    within: npt.NDArray[np.int64] = steps[(steps >= line.steps[0]) & (steps < line.steps[-1] + line.cell)]
+    return within
 
 
 def _axis(place: int) -> str:

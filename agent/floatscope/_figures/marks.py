@@ -78,7 +78,7 @@ def alert_marks(
                 "yref": f"{axis} domain",
                 "yanchor": "bottom",
                 "showarrow": False,
-                "text": "▼",
+                "text": f"▼{alert['number']}" if "number" in alert else "▼",
                 "font": {"color": colour, "size": 9},
                 "hovertext": in_figure(f"{alert['severity']} {alert['kind']}: {alert[key]}"),
             }
