@@ -9,6 +9,7 @@ import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { createLive } from "./live.js";
+import { createLoads } from "./loads.js";
 import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
@@ -17,6 +18,8 @@ import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
 const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
+/** Tabs of a run that show the heat map, and so have it followed. */
+const HEAT_TABS = ["overview", "layers"];
 const DEVICE_SECONDS = 300;
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
@@ -24,35 +27,25 @@ const LAYER_REFRESH_MS = 5000;
 
 /** @param {import("./data/store.js").Store<State>} store */
 export function createController(store) {
-  /** @type {Map<Slot, AbortController>} */
-  const loads = new Map();
   /** Live parts that came while the history they belong to was on its way. @type {{ heat: (() => void)[], series: (() => void)[] }} */
   const backlog = { heat: [], series: [] };
   /** Whether live parts still have to prove that they go on where the loaded history ends. */
   const unproven = { heat: true, series: true };
   let layerLoadedAt = 0;
+  /** Tabs that want to hear live messages of the open run. @type {Set<(message: any) => void>} */
+  const ears = new Set();
   const live = createLive({ onMessage, onBlock, onLink: (link) => store.set({ link }), onOpen: (again) => again && reload() });
 
-  /**
-   * The newest load of a slot wins; an older answer that is still on its way is dropped.
-   * @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData
-   */
+  const loadSlot = createLoads({
+    get: (/** @type {Slot} */ slot) => store.get()[slot],
+    set: (slot, value) => store.set({ [slot]: value }),
+    unauthorised: loadSession,
+  });
+
+  /** @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData */
   async function load(slot, fetchData) {
-    loads.get(slot)?.abort();
-    const own = new AbortController();
-    loads.set(slot, own);
-    store.set({ [slot]: { status: "loading", data: store.get()[slot].data, error: null } });
-    try {
-      const data = await fetchData(own.signal);
-      if (loads.get(slot) !== own) return;
-      store.set({ [slot]: { status: "ready", data, error: null } });
-      if (slot === "heat" || slot === "series") for (const merge of backlog[slot].splice(0)) merge();
-    } catch (error) {
-      if (own.signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      if (error.status === 401) await loadSession();
-      store.set({ [slot]: { status: "error", data: error.status === 0 ? store.get()[slot].data : null, error } });
-    }
+    const fresh = await loadSlot(slot, fetchData);
+    if (fresh && (slot === "heat" || slot === "series")) for (const merge of backlog[slot].splice(0)) merge();
   }
 
   async function loadSession() {
@@ -83,14 +76,14 @@ export function createController(store) {
   }
 
   async function loadHeat() {
-    const { run, kind, metric, format, from, to } = store.get().route;
-    if (kind === AUTO_KIND) return;
+    const { run, tab, kind, metric, format, from, to } = store.get().route;
+    if (kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return;
     await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
   }
 
   function loadLayer() {
-    const { run, kind, format, from, to, layer } = store.get().route;
-    if (layer === null || kind === AUTO_KIND) return store.set({ layer: IDLE });
+    const { run, tab, kind, format, from, to, layer } = store.get().route;
+    if (layer === null || kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return store.set({ layer: IDLE });
     layerLoadedAt = Date.now();
     return load("layer", async (signal) => {
       const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
@@ -142,9 +135,9 @@ export function createController(store) {
   }
 
   function subscribe() {
-    const { page, run, kind, metric, format } = store.get().route;
+    const { page, run, tab, kind, metric, format } = store.get().route;
     unproven.heat = unproven.series = true;
-    const heat = kind === AUTO_KIND ? null : { kind, metric, format };
+    const heat = kind === AUTO_KIND || !HEAT_TABS.includes(tab) ? null : { kind, metric, format };
     live.subscribe(page === "run" ? { type: "subscribe", run, heat } : { type: "unsubscribe" });
   }
 
@@ -162,7 +155,8 @@ export function createController(store) {
     }
     if (route.page !== "run" || !settled) return;
     const zoomed = differs(["from", "to"]);
-    const pictured = differs(["kind", "metric", "format"]);
+    const came = HEAT_TABS.includes(route.tab) !== HEAT_TABS.includes(before.tab);
+    const pictured = came || differs(["kind", "metric", "format"]);
     if (zoomed) void loadSeries();
     if (pictured) {
       store.set({ heat: IDLE });
@@ -192,6 +186,7 @@ export function createController(store) {
       return;
     }
     if (message.run !== state.route.run || state.route.page !== "run") return;
+    for (const ear of ears) ear(message);
     if (message.type === "scalars") onScalars(message.points);
     else if (message.type === "devices") {
       const oldest = (Date.now() + state.skew - DEVICE_SECONDS * 1000) * 1e6;
@@ -249,6 +244,8 @@ export function createController(store) {
   return {
     onRoute,
     reload,
+    /** @param {(message: any) => void} ear hears the live messages of the open run; "resync": everything has to be asked for again */
+    hear: (ear) => void ears.add(ear),
     retry: () => (store.get().session === null ? void start() : (live.retry(), reload())),
     start,
     /** @param {Partial<Route>} change */

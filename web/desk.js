@@ -5,6 +5,7 @@ import { PAGE_ROWS, together } from "./data/desk.js";
 import { kindsOf } from "./data/rule-draft.js";
 import { HOME, formatRoute } from "./data/route.js";
 import { endpointActions } from "./endpoints.js";
+import { createLoads } from "./loads.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./data/desk.js").DeskState} DeskState */
@@ -21,8 +22,6 @@ const SENDING_MS = 1000;
 
 /** @param {import("./data/store.js").Store<State>} store @param {() => void} reload asks again who we are when the server no longer knows */
 export function createDesk(store, reload) {
-  /** @type {Map<Slot, AbortController>} */
-  const loads = new Map();
   let shownFor = "";
   let tallies = "";
   let loadedAt = 0;
@@ -32,24 +31,14 @@ export function createDesk(store, reload) {
   const desk = () => store.get().route.desk;
   const isAdmin = () => store.get().session?.scope === "admin";
 
-  /** @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData */
-  async function load(slot, fetchData) {
-    loads.get(slot)?.abort();
-    const own = new AbortController();
-    loads.set(slot, own);
-    set({ [slot]: { ...store.get().desk[slot], status: "loading" } });
-    try {
-      const data = await fetchData(own.signal);
-      if (loads.get(slot) === own) set({ [slot]: { status: "ready", data, error: null } });
-    } catch (error) {
-      if (own.signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      if (error.status === 401) reload();
-      set({ [slot]: { status: "error", data: store.get().desk[slot].data, error } });
-    }
-  }
+  const load = createLoads({
+    get: (/** @type {Slot} */ slot) => /** @type {import("./state.js").Load<any>} */ (store.get().desk[slot]),
+    set: (slot, value) => set({ [slot]: value }),
+    unauthorised: reload,
+    keeps: true,
+  });
 
-  /** @type {Record<Slot, () => Promise<void> | undefined>} */
+  /** @type {Record<Slot, () => Promise<boolean> | undefined>} */
   const sources = {
     alerts: () =>
       load("alerts", async (signal) => {

@@ -10,6 +10,7 @@ test("every view survives the way into the address and back", () => {
     { ...HOME, sort: "headroom" },
     { ...HOME, page: "run", run: "demo" },
     { ...HOME, page: "run", run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
+    { ...HOME, page: "run", run: "a/b", tab: "layers", layer: "x", from: 3 },
     { ...HOME, page: "alerts" },
     { ...HOME, page: "alerts", desk: { ...DESK, tab: "rules", run: "a/b &?=# \u8c03\u8bd5", kind: "loss_spike" } },
     { ...HOME, page: "alerts", desk: { ...DESK, state: "past", severity: "critical", order: "run", alert: "12" } },
@@ -29,6 +30,7 @@ test("what a stranger typed falls back instead of breaking", () => {
   assert.deepEqual(parseRoute("#/nowhere?kind=%"), { ...HOME });
   assert.deepEqual(parseRoute("#/run/"), { ...HOME });
   assert.equal(parseRoute("#/run/50%").run, "50%");
+  assert.equal(parseRoute("#/run/x/nowhere").tab, "overview");
   assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
   assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...HOME, page: "run", run: "x" });
   assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);

@@ -2,6 +2,7 @@
 
 import { DESK, formatDesk, parseDesk } from "./desk-route.js";
 import { METRICS } from "./scale.js";
+import { RUN_TABS, ownFields } from "./tab-fields.js";
 
 export const KINDS = ["grad", "act", "act_in", "act_grad", "weight"];
 
@@ -13,6 +14,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
  * @typedef {object} Route
  * @property {"runs" | "run" | "alerts"} page
  * @property {string} run name, "" on the list
+ * @property {string} tab of a run, one of RUN_TABS
  * @property {string} sort column of the list
  * @property {string} kind one of KINDS, or AUTO_KIND
  * @property {string} metric
@@ -21,6 +23,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
  * @property {number | null} to last step shown; null: follow the run
  * @property {string | null} layer whose drawer is open
  * @property {number | null} step marked on every chart
+ * @property {import("./tab-fields.js").Own} own what only this page or tab knows
  * @property {Readonly<import("./desk-route.js").Desk>} desk what the page of alerts shows
  */
 
@@ -28,6 +31,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
 export const HOME = Object.freeze({
   page: "runs",
   run: "",
+  tab: "overview",
   sort: "started",
   kind: AUTO_KIND,
   metric: "headroom",
@@ -36,6 +40,7 @@ export const HOME = Object.freeze({
   to: null,
   layer: null,
   step: null,
+  own: Object.freeze(ownFields("runs", () => null)),
   desk: DESK,
 });
 
@@ -43,13 +48,16 @@ export const HOME = Object.freeze({
 export function parseRoute(hash) {
   const [path = "", query = ""] = hash.replace(/^#/, "").split("?", 2);
   const fields = new URLSearchParams(query);
-  const [, page, name] = path.split("/");
+  const [, page, name, tab] = path.split("/");
   if (page === "alerts") return { ...HOME, page, desk: parseDesk(name, fields) };
   const from = step(fields.get("from"));
   const to = step(fields.get("to"));
+  const inRun = page === "run" && Boolean(name);
+  const place = inRun ? oneOf(tab ?? null, RUN_TABS, HOME.tab) : HOME.tab;
   return {
-    page: page === "run" && name ? "run" : "runs",
-    run: page === "run" && name ? decode(name) : "",
+    page: inRun ? "run" : "runs",
+    run: inRun ? decode(name ?? "") : "",
+    tab: place,
     sort: oneOf(fields.get("sort"), SORTS, HOME.sort),
     kind: oneOf(fields.get("kind"), KINDS, HOME.kind),
     metric: oneOf(fields.get("metric"), Object.keys(METRICS), HOME.metric),
@@ -58,6 +66,7 @@ export function parseRoute(hash) {
     to: from !== null && to !== null && to < from ? null : to,
     layer: fields.get("layer"),
     step: step(fields.get("step")),
+    own: ownFields(inRun ? place : "runs", (field) => fields.get(field)),
     desk: DESK,
   };
 }
@@ -70,7 +79,10 @@ export function formatRoute(route) {
     const value = route[key];
     if (value !== null && value !== HOME[key]) fields.set(key, String(value));
   }
-  const path = route.page === "run" ? `#/run/${encodeURIComponent(route.run)}` : "#/";
+  const inRun = route.page === "run";
+  const own = ownFields(inRun ? route.tab : route.page, (name) => route.own[name]);
+  for (const [name, value] of Object.entries(own)) if (value !== "") fields.set(name, value);
+  const path = inRun ? `#/run/${encodeURIComponent(route.run)}${route.tab === HOME.tab ? "" : `/${route.tab}`}` : "#/";
   const query = fields.toString();
   return query ? `${path}?${query}` : path;
 }

@@ -9,7 +9,7 @@ import { desk } from "./desk/page.js";
 import { h } from "./dom.js";
 import { severityMark } from "./marks.js";
 import { failure, loading } from "./notes.js";
-import { runPage } from "./run.js";
+import { runPage } from "./run/page.js";
 import { runsPage } from "./runs.js";
 import { signIn } from "./signin.js";
 

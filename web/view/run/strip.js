@@ -1,13 +1,13 @@
 /** The health strip: one lane for each family of rules, on the axis of all the other traces. */
 
-import { PHONE, RIGHT } from "../data/geometry.js";
-import { lanes } from "../data/health.js";
-import { count } from "../data/text.js";
-import { alertsInView } from "../state.js";
-import { h } from "./dom.js";
-import { severityMark } from "./marks.js";
+import { PHONE, RIGHT } from "../../data/geometry.js";
+import { lanes } from "../../data/health.js";
+import { count } from "../../data/text.js";
+import { alertsInView } from "../../state.js";
+import { h } from "../dom.js";
+import { severityMark } from "../marks.js";
 
-/** @param {import("../state.js").State} state @param {import("../data/geometry.js").Range} range @param {import("../main.js").Context} context */
+/** @param {import("../../state.js").State} state @param {import("../../data/geometry.js").Range} range @param {import("../../main.js").Context} context */
 export function strip(state, range, { t, act }) {
   const known = state.alerts.data !== null;
   const span = range.to + 1 - range.from;

@@ -1,0 +1,29 @@
+/** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
+
+/** Tabs of a run, in the order they are offered. */
+export const RUN_TABS = ["overview", "layers"];
+
+/**
+ * Of each place its fields; "" is always allowed and means the default. A list: the only other values; a pattern: what others look like; null: anything.
+ * @typedef {Readonly<Record<string, readonly string[] | RegExp | null>>} Fields
+ */
+
+/** @type {Readonly<Record<string, Fields>>} page, or tab of a run -> fields */
+const FIELDS = {
+  runs: {},
+  overview: {},
+  layers: {},
+};
+
+/** @typedef {Readonly<Record<string, string>>} Own every field of the place, "" where nothing was chosen */
+
+/** @param {string} place @param {(name: string) => string | null | undefined} read @returns {Own} what it does not understand is "" */
+export function ownFields(place, read) {
+  /** @type {Record<string, string>} */
+  const own = {};
+  for (const [name, known] of Object.entries(FIELDS[place] ?? {})) {
+    const value = read(name) ?? "";
+    own[name] = known === null || (known instanceof RegExp ? known.test(value) : known.includes(value)) ? value : "";
+  }
+  return own;
+}
