@@ -7,6 +7,7 @@ import { alertsInView, currentRun } from "../state.js";
 import { h } from "./dom.js";
 import { pendingNote } from "./notes.js";
 import { createPlot } from "./plot.js";
+import { pngButton } from "./png.js";
 
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../data/types.js").RunItem} RunItem */
@@ -39,7 +40,7 @@ export function charts(state, range, context) {
     return h(
       "section",
       { class: "chart", key: chart.name, "aria-label": `${title}: ${value}`, style: { "--height": `${chart.height}px` } },
-      h("div", { class: "channel" }, h("h2", null, title), h("span", { class: "channel-value" }, value), h("span", { class: "channel-axis muted" }, t(`axis.${chart.axis}`))),
+      h("div", { class: "channel" }, h("h2", null, title), h("span", { class: "channel-value" }, value), h("span", { class: "channel-axis muted" }, t(`axis.${chart.axis}`)), pngButton(state, range, title, t(`axis.${chart.axis}`), t)),
       h("div", {
         class: "plot",
         role: "img",
