@@ -13,7 +13,7 @@ import numpy.typing as npt
 from floatscope._address import DEFAULT_SERVER
 from floatscope._client._block import MEDIA_TYPE, parse
 from floatscope._client._errors import ClientError
-from floatscope._client._results import HeatMap, Histogram, LayerSeries, Series
+from floatscope._client._results import HeatMap, Histogram, Latest, LayerSeries, Series
 from floatscope._client._transport import HTTPTransport, Reply, Transport, error_of
 
 if TYPE_CHECKING:
@@ -144,6 +144,23 @@ class Client:
             "points": points,
         }
         return LayerSeries.of(*self._block(_path(run, "series"), query))
+
+    def latest(
+        self,
+        run: str,
+        *,
+        kind: str = "grad",
+        metrics: Sequence[str] | None = None,
+        format: str = "auto",  # noqa: A002 - the word of the HTTP API
+    ) -> Latest:
+        """The newest values of each layer in the present attempt."""
+        query = {"kind": kind, "metrics": _listed(metrics), "format": format}
+        return Latest.of(*self._block(_path(run, "latest"), query))
+
+    def devices(self, run: str, *, seconds: float = 600.0) -> list[dict[str, Any]]:
+        """Readings of the cards in the last ``seconds`` before the newest, newest last."""
+        found: list[dict[str, Any]] = self._json(_path(run, "devices"), {"seconds": seconds})
+        return found
 
     def figure(
         self,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from floatscope._client._block import missing_of
 
-__all__ = ["HeatMap", "Histogram", "LayerSeries", "Series"]
+__all__ = ["HeatMap", "Histogram", "Latest", "LayerSeries", "Series"]
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -84,6 +84,31 @@ class LayerSeries:
             )
         return cls(
             layer=meta["layer"], kind=meta["kind"], metrics=metrics, units=meta["units"], formats=meta["formats"]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The newest of each of ``layers``: its step in ``steps`` (int64; -1: nothing lately), and by metric its ``values``
+    (float64; NaN: not observed)."""
+
+    kind: str
+    layers: tuple[str, ...]
+    steps: I64
+    values: Mapping[str, F64]
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Latest:
+        """What the server says."""
+        return cls(
+            kind=meta["kind"],
+            layers=tuple(meta["names"]),
+            steps=arrays["steps"],
+            values={
+                name.removeprefix("values/"): array.astype(np.float64)
+                for name, array in arrays.items()
+                if name.startswith("values/")
+            },
         )
 
 

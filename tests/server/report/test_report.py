@@ -127,6 +127,22 @@ def test_a_run_of_nothing_has_a_report(server: Running, agent: MakeAgent) -> Non
     assert asked(server, "none such").status == 404
 
 
+def test_one_wild_step_of_many_is_found_to_the_step(server: Running, agent: MakeAgent, make: Make) -> None:
+    long = agent(run="long", layers=[make.layer(n, f"l{n}", ("grad", "fp16")) for n in range(2)])
+    absmax = np.full((3000, 2), 64.0)
+    absmax[1234, 1] = 1e5
+    nans = np.zeros((3000, 2))
+    nans[1235, 1] = 1
+    for first in range(0, 3000, 1000):
+        part = slice(first, first + 1000)
+        rows = make.summaries("grad", first, absmax[part], nans=nans[part])
+        long.deliver(wire.Body(first_step=first, steps=1000, summaries=(rows,)))
+    text = text_of(asked(server, "long").body.decode())
+    assert "−0.6 bits l1 gradient, fp16, step 1,234" in text
+    assert "First over its format's limit step 1,234: l1" in text
+    assert re.search(r"First not finite step 1,235: (came from )?l1", text)
+
+
 def test_many_layers_stay_small(server: Running, agent: MakeAgent, make: Make) -> None:
     random = np.random.default_rng(7)
     many = agent(run="many", layers=[make.layer(n, f"h.{n // 10}.l{n}", ("grad", "fp16")) for n in range(1500)])
