@@ -109,9 +109,9 @@ def screen(wait_for: WaitFor) -> Iterator[Callable[..., Screen]]:
         one.close()
 
 
-def fill(agent: MakeAgent, make: Make, **options: object) -> None:
+def fill(agent: MakeAgent, make: Make) -> None:
     for run, top in (("训练", 16.0), ("second", 70000.0)):
-        one = agent(run=run, layers=[make.layer(0, "blocks.0.mlp", ("grad", "fp16"))], **options)
+        one = agent(run=run, layers=[make.layer(0, "blocks.0.mlp", ("grad", "fp16"))])
         one.deliver(
             wire.Body(
                 first_step=0,

@@ -82,8 +82,8 @@ def terminal() -> Iterator[Terminal]:
     """The terminal of this process; ends in order on SIGTERM and SIGHUP too."""
     keys = sys.stdin.fileno()
     pipe = os.pipe()
-    for end in pipe:
-        os.set_blocking(end, False)
+    for descriptor in pipe:
+        os.set_blocking(descriptor, False)
     one = Terminal(keys, pipe)
     before = termios.tcgetattr(keys)
 
