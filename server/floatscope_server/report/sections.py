@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import floatscope
-from floatscope._attach.masking import MASK, is_secret, masked, plain
+from floatscope._attach.masking import MASK, is_secret, masked, masked_command, plain
 from floatscope_server.report.gather import Facts
 from floatscope_server.report.markup import Markup, join, tag
 from floatscope_server.report.numbers import bits, count, share, size
@@ -28,7 +28,7 @@ _NOTES = ("headroom", "nonfinite", "underflow", "skip", "steps")
 
 def _table(headings: list[tuple[str, str | None]], rows: list[Markup]) -> Markup:
     top = tag("tr", *(tag("th", word, class_=of, scope="col") for word, of in headings))
-    return tag("div", tag("table", tag("thead", top), tag("tbody", *rows)), class_="scroll")
+    return tag("div", tag("table", tag("thead", top), tag("tbody", *rows), class_="wide"), class_="scroll")
 
 
 def _pairs(rows: list[tuple[str, object]]) -> Markup:
@@ -182,7 +182,7 @@ def reproduce(facts: Facts, t: Tongue) -> Markup:
     """The command of the training, where it has told it, and the commands that give this report and its numbers."""
     config = facts.run["config"]
     command = config.get("command")
-    words = [_told(word) for word in command] if isinstance(command, list) else []
+    words = masked_command([str(word) for word in command], {}) if isinstance(command, list) else []
     told = [tag("p", t("reproduce.unknown"), class_="muted")]
     if words:
         line = " ".join(word if MASK in word else shlex.quote(word) for word in words)

@@ -65,6 +65,7 @@ vertical-align:-1px;fill:currentColor;stroke:currentColor;display:inline}
 .sev.ok{color:var(--ok)}
 .past~td{color:var(--muted)}
 .scroll{overflow-x:auto}
+.wide{min-width:680px}
 .figure{overflow-x:auto;margin:2px 0}
 .figure svg{display:block;width:100%;min-width:640px}
 .figure.scale svg{max-width:640px;min-width:520px}
@@ -100,7 +101,7 @@ footer{margin-top:32px;border-top:1px solid var(--line);padding-top:8px;font-siz
 .alerts td{display:inline-block;border:0}
 .alerts .note{display:inline;margin-left:8px}.alerts td.what{display:block;min-width:0}}
 @media print{@page{margin:14mm}body{max-width:none;padding:0;font-size:11px}
-.figure,.scroll{overflow:visible}.figure svg{min-width:0}
+.figure,.scroll{overflow:visible}.figure svg,.wide{min-width:0}
 figure,.figure,tr,pre,.verdict{break-inside:avoid}h2,h3{break-after:avoid}}
 """
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MARKUP = "<img src=x onerror=alert(1)>\"'&"
 LAYER = f"block.1.\u202e{MARKUP}</title></svg><script>alert(2)</script>"
+PASSWORD = "correct-horse"
 SECRET = "hf_abcdefghijklmnopqrstuvwx"
 
 
@@ -33,7 +34,7 @@ def wrong(server: Running, agent: MakeAgent, make: Make, wait_for: Callable[[Cal
     loss = [2.0 - 0.01 * step for step in range(40)]
     loss[25] = math.nan
     config = {
-        "command": ["python", "train.py", "--lr", "1e-4", MARKUP],
+        "command": ["python", "train.py", "--lr", "1e-4", "--password", PASSWORD, MARKUP],
         "versions": {"torch": "2.9.0"},
         "hub": {"api_key": SECRET, "repo": f"https://user:{SECRET}@hub.example/x"},
         "note": f"the token is {SECRET}",

@@ -23,7 +23,7 @@ from floatscope_server.report.numbers import bits, duration, log_ticks, power, t
 from floatscope_server.report.png import indexed_png
 from floatscope_server.report.words import WORDS
 from tests.chromium import browser, listen
-from tests.server.report.conftest import LAYER, MARKUP, SECRET
+from tests.server.report.conftest import LAYER, MARKUP, PASSWORD, SECRET
 
 if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Reply, Running
@@ -70,6 +70,7 @@ def test_names_are_text_and_secrets_stay_out(server: Running, wrong: str) -> Non
     for language in ("en", "zh"):
         document = asked(server, wrong, language).body.decode()
         assert SECRET not in document
+        assert PASSWORD not in document
         assert "***" in document
         assert "<img" not in document
         assert "<script" not in document
