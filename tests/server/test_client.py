@@ -264,11 +264,12 @@ def test_blocks_are_read_to_the_bit_and_damaged_ones_refused() -> None:
 def test_the_example_of_the_documents_runs(
     client: floatscope.Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
     own = partial(floatscope.Client, transport=client._transport)
     monkeypatch.setattr(floatscope, "Client", own)
     names: dict[str, Any] = {}
-    exec(code, names)  # the document's own
+    exec("\n".join(blocks), names)  # the document's own
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["2 inf", "2 layers, 0.0 bits of headroom at the least"]
     assert len(names["figure"].data) == 1
