@@ -54,6 +54,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/api/v1/runs/{run}/scaler"): "read",
     ("GET", "/api/v1/runs/{run}/step_times"): "read",
     ("GET", "/api/v1/runs/{run}/alerts"): "read",
+    ("GET", "/api/v1/runs/{run}/report"): "read",
     ("POST", "/api/v1/runs/{run}/focus"): "admin",
     ("GET", "/api/v1/runs/{run}/dumps"): "read",
     ("GET", "/api/v1/runs/{run}/dumps/{dump}"): "read",

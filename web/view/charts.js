@@ -7,6 +7,7 @@ import { alertsInView, currentRun } from "../state.js";
 import { h } from "./dom.js";
 import { pendingNote } from "./notes.js";
 import { createPlot } from "./plot.js";
+import { pngButton } from "./png.js";
 
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../main.js").Context} Context */
@@ -57,7 +58,7 @@ export function trace(state, range, { t, act }, { chart, series, last, rev, text
   return h(
     "section",
     { class: "chart", key: chart.name, "aria-label": `${title}: ${value}`, style: { "--height": `${chart.height}px` } },
-    h("div", { class: "channel" }, h("h2", null, title), h("span", { class: "channel-value" }, value), h("span", { class: "channel-axis muted" }, axis ?? t(`axis.${chart.axis}`))),
+    h("div", { class: "channel" }, h("h2", null, title), h("span", { class: "channel-value" }, value), h("span", { class: "channel-axis muted" }, axis ?? t(`axis.${chart.axis}`)), pngButton(state, range, title, axis ?? t(`axis.${chart.axis}`), t)),
     h("div", {
       class: "plot",
       role: "img",

@@ -13,6 +13,7 @@ import { createHeat } from "./heat-canvas.js";
 import { legend } from "./legend.js";
 import { formatChip } from "./marks.js";
 import { empty, failure, pendingNote } from "./notes.js";
+import { pngButton } from "./png.js";
 
 /** Counted while the run goes on, in the format of each layer and in no other. */
 const COUNTED = ["underflow", "overflow"];
@@ -50,6 +51,7 @@ export function heat(state, range, context) {
       select(t("heat.kind"), route.kind, KINDS.map((name) => [name, t(`kind.${name}`)]), (kind) => act.navigate({ kind })),
       select(t("heat.format"), route.format, [["auto", t("heat.auto")], ...[...formats.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))], (format) => act.navigate({ format })),
       scale && !blank ? legend(state, scale, t) : null,
+      scale && !blank ? pngButton(state, range, `${t("heat.title")}: ${t(`metric.${route.metric}`)}`, `${t(`kind.${route.kind}`)} \u00b7 ${route.format === "auto" ? t("heat.auto") : route.format}`, t) : null,
     ),
     error && grid ? failure(context, error) : null,
     note ??

@@ -8,6 +8,7 @@ import { currentRun, presentAttempt, silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
+import { reportLink } from "../report-link.js";
 import { grade, newestStep } from "../runs.js";
 import { devicesTab } from "./devices.js";
 import { layersTab } from "./layers.js";
@@ -38,6 +39,7 @@ export function runPage(state, context) {
       "nav",
       { class: "tabs", "aria-label": t("run.tabs") },
       RUN_TABS.map((tab) => h("a", { key: tab, href: act.link({ tab, layer: null }), "aria-current": tab === state.route.tab ? "page" : undefined }, t(`tab.${tab}`))),
+      reportLink(run.name, state.language, t),
     ),
     h("div", { key: state.route.tab, class: `tab tab-${state.route.tab}` }, VIEWS[state.route.tab]?.(state, context)),
   );
