@@ -96,7 +96,7 @@ class Writer(SQLModel, table=True):
 
     ``number`` stands for ``id`` in telemetry. ``layer_map`` is ``store.layermap.LayerMap`` as bytes. What was lost is
     counted apart: ``dropped`` by the agent's own total in its beats, ``declared`` in its gaps, ``left_out`` by the
-    server. ``cost`` is the newest ``wire.Cost``. ``doctor`` are the verdicts on ``host``, with the first writer of each.
+    server. ``cost`` is the newest ``wire.Cost``. ``doctor`` are the verdicts on ``host``, of its first writer.
     """
 
     __tablename__ = "writer"

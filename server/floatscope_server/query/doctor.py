@@ -13,8 +13,8 @@ __all__ = ["differing", "doctor"]
 
 
 def doctor(session: Session, run: Run) -> dict[str, object]:
-    """``hosts``: verdicts by host and attempt, oldest attempt first. ``differ``: the items on which hosts of the current
-    attempt disagree."""
+    """``hosts``: verdicts by host and attempt, oldest attempt first. ``differ``: the items on which hosts of the
+    current attempt disagree."""
     rows = session.exec(
         select(Writer.attempt, Writer.host, Writer.rank, Writer.doctor)
         .where(Writer.run_id == run.id, col(Writer.doctor).is_not(None))
