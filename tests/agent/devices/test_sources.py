@@ -245,7 +245,7 @@ def test_a_call_that_hangs_is_left_behind() -> None:
 
 
 def test_a_card_that_hangs_keeps_its_place_and_the_others_go_on(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
-    folders = [fake_sys.card(number, f"0000:{number + 5:02x}:00.0") for number in range(3)]
+    folders = [fake_sys.card(place, f"0000:{place + 5:02x}:00.0") for place in range(3)]
     running = sidecar("--timeout=1")
     running.line()
     file = folders[1] / "mem_info_vram_used"
@@ -267,7 +267,7 @@ def test_a_card_that_hangs_keeps_its_place_and_the_others_go_on(fake_sys: FakeSy
 
 
 def test_all_cards_hang(fake_sys: FakeSys) -> None:
-    files = [fake_sys.card(number, f"0000:{number + 5:02x}:00.0") / "mem_info_vram_used" for number in range(8)]
+    files = [fake_sys.card(place, f"0000:{place + 5:02x}:00.0") / "mem_info_vram_used" for place in range(8)]
     for file in files:
         file.unlink()
         os.mkfifo(file)
@@ -283,8 +283,8 @@ def test_all_cards_hang(fake_sys: FakeSys) -> None:
 
 
 def test_a_card_that_vanishes_leaves_the_numbers_of_the_others(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
-    for number in range(3):
-        fake_sys.card(number, f"0000:{number + 5:02x}:00.0")
+    for place in range(3):
+        fake_sys.card(place, f"0000:{place + 5:02x}:00.0")
     running = sidecar()
     running.line()
     (fake_sys.root / "class/drm/card0").unlink()
