@@ -1,5 +1,7 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
+import { GROUPS, LAYER_SORTS } from "./arrange.js";
+
 /** Tabs of a run, in the order they are offered. */
 export const RUN_TABS = ["overview", "layers"];
 
@@ -12,7 +14,7 @@ export const RUN_TABS = ["overview", "layers"];
 const FIELDS = {
   runs: {},
   overview: {},
-  layers: {},
+  layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },
 };
 
 /** @typedef {Readonly<Record<string, string>>} Own every field of the place, "" where nothing was chosen */

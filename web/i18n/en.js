@@ -1,6 +1,7 @@
 /** English. */
 
 import { deskWords } from "./en-desk.js";
+import { layerWords } from "./en-layers.js";
 
 export const en = {
   "top.skip": "Skip to content",
@@ -252,4 +253,5 @@ export const en = {
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
   ...deskWords,
+  ...layerWords,
 };

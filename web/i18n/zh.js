@@ -1,6 +1,7 @@
 /** Chinese, simplified. */
 
 import { deskWords } from "./zh-desk.js";
+import { layerWords } from "./zh-layers.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
 export const zh = {
@@ -253,4 +254,5 @@ export const zh = {
   "hist.scale": "各格式，缩放",
   "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
   ...deskWords,
+  ...layerWords,
 };
