@@ -6,10 +6,11 @@ import { layerSeriesFrom, traceScale, updateRatio } from "../../web/data/layer-s
 const metric = (values) => ({ values, min: values, max: values });
 
 test("metrics that nobody recorded are left out, values that are none stay none", () => {
-  const series = layerSeriesFrom({ steps: [0, 8], cell: 8, absmax: metric([1, "NaN"]), rms: metric([null, null]), headroom: metric(["Infinity", 3]) });
-  assert.deepEqual(series.traces.map(({ name }) => name), ["headroom", "absmax"]);
+  const series = layerSeriesFrom({ steps: [0, 8], cell: 8, absmax: metric([1, "NaN"]), zeros: metric([null, 0]), rms: metric([null, null]), headroom: metric(["Infinity", 3]) });
+  assert.deepEqual(series.traces.map(({ name }) => name), ["headroom", "absmax", "zeros"]);
   assert.deepEqual(series.traces[0]?.mean, [Infinity, 3]);
   assert.deepEqual(series.traces[1]?.most, [1, NaN]);
+  assert.deepEqual(series.traces[2]?.most, [undefined, 0]);
 });
 
 test("an update is set against the weight of the same cell", () => {

@@ -1,11 +1,12 @@
 /** Metrics of one layer over the steps: a mean, and between which values it lay. */
 
-import { numbers } from "./json.js";
+import { number } from "./json.js";
 
 /** @typedef {import("./json.js").JsonNumber} JsonNumber */
 /** @typedef {{ values: JsonNumber[], min: JsonNumber[], max: JsonNumber[] }} Metric */
 /** @typedef {{ steps: number[], cell: number, [metric: string]: any }} LayerSeriesAnswer */
-/** @typedef {{ name: string, mean: number[], least: number[], most: number[] }} Trace NaN where a cell has a value that is none, or none at all */
+/** @typedef {(number | undefined)[]} Values undefined: nothing was recorded in that cell */
+/** @typedef {{ name: string, mean: Values, least: Values, most: Values }} Trace */
 /** @typedef {{ steps: number[], cell: number, traces: Trace[] }} LayerSeries */
 
 /** In the order in which the drawer shows them. */
@@ -17,7 +18,7 @@ export function layerSeriesFrom(answer) {
     /** @type {Metric | undefined} */
     const metric = answer[name];
     if (metric === undefined || metric.max.every((value) => value === null)) return [];
-    return [{ name, mean: numbers(metric.values), least: numbers(metric.min), most: numbers(metric.max) }];
+    return [{ name, mean: metric.values.map(number), least: metric.min.map(number), most: metric.max.map(number) }];
   });
   return { steps: answer.steps, cell: answer.cell, traces };
 }
@@ -29,7 +30,7 @@ export function layerSeriesFrom(answer) {
  */
 export function updateRatio(updates, weights) {
   const { cell } = weights;
-  const rms = new Map(weights.steps.map((step, i) => [Math.floor(step / cell), numbers([weights["rms"]?.values[i] ?? null])[0] ?? NaN]));
+  const rms = new Map(weights.steps.map((step, i) => [Math.floor(step / cell), number(weights["rms"]?.values[i])]));
   /** @type {{ step: number, divisor: number, at: number }[]} */
   const common = [];
   updates.steps.forEach((step, at) => {
@@ -38,9 +39,11 @@ export function updateRatio(updates, weights) {
   });
   /** @type {Metric | undefined} */
   const metric = updates["rms"];
-  if (metric === undefined || common.length === 0) return null;
-  const over = (/** @type {JsonNumber[]} */ values) => common.map(({ divisor, at }) => (numbers([values[at] ?? null])[0] ?? NaN) / divisor);
-  return { steps: common.map(({ step }) => step), cell: updates.cell, trace: { name: "ratio", mean: over(metric.values), least: over(metric.min), most: over(metric.max) } };
+  if (metric === undefined) return null;
+  const seen = common.filter(({ at }) => metric.max[at] !== null);
+  if (seen.length === 0) return null;
+  const over = (/** @type {JsonNumber[]} */ values) => seen.map(({ divisor, at }) => (number(values[at]) ?? NaN) / divisor);
+  return { steps: seen.map(({ step }) => step), cell: updates.cell, trace: { name: "ratio", mean: over(metric.values), least: over(metric.min), most: over(metric.max) } };
 }
 
 /**
@@ -50,7 +53,7 @@ export function updateRatio(updates, weights) {
  */
 export function traceScale({ name, least, most }) {
   const log = name === "absmax" || name === "rms" || name === "ratio";
-  const shown = [...least, ...most].filter((value) => Number.isFinite(value) && (!log || value > 0));
+  const shown = [...least, ...most].filter((value) => value !== undefined).filter((value) => Number.isFinite(value) && (!log || value > 0));
   const low = shown.reduce((a, b) => Math.min(a, b), Infinity);
   const high = shown.reduce((a, b) => Math.max(a, b), -Infinity);
   const place = log ? Math.log2 : (/** @type {number} */ value) => value;

@@ -59,19 +59,20 @@ export function createTraces(element) {
     const said = (/** @type {number} */ value) => (trace.name === "ratio" ? figure(value) : metricText(trace.name, value, bitsUnit));
     if (high >= low) context.fillText(high > low ? `${said(low)} \u2013 ${said(high)}` : said(low), width, top + 8);
     steps.forEach((step, i) => {
-      const [least, most, mean] = [trace.least, trace.most, trace.mean].map((values) => values[i] ?? NaN);
+      const [least, most, mean] = [trace.least[i], trace.most[i], trace.mean[i]];
+      if (least === undefined || most === undefined) return;
       const [x0, x1] = [x(step), Math.max(x(step) + 1.5, x(step + cell))];
-      const [bottom, upper] = [at(/** @type {number} */ (least)), at(/** @type {number} */ (most))];
+      const [bottom, upper] = [at(least), at(most)];
       if (bottom !== undefined && upper !== undefined) {
         context.fillStyle = ink.trace;
         context.globalAlpha = 0.3;
         context.fillRect(x0, y(upper), x1 - x0, Math.max(1.5, y(bottom) - y(upper)));
         context.globalAlpha = 1;
-      } else if (Number.isNaN(most) || !Number.isFinite(/** @type {number} */ (most))) {
+      } else if (!Number.isFinite(most)) {
         context.fillStyle = ink.critical;
         context.fillRect(x0, y(1) - 2, x1 - x0, 3);
       }
-      const middle = at(/** @type {number} */ (mean));
+      const middle = at(mean ?? NaN);
       if (middle === undefined) return;
       context.fillStyle = ink.trace;
       context.fillRect(x0, y(middle) - 0.75, x1 - x0, 1.5);
