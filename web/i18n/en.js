@@ -1,6 +1,8 @@
 /** English. */
 
+import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
+import { scalerWords } from "./en-scaler.js";
 
 export const en = {
   "top.skip": "Skip to content",
@@ -251,5 +253,7 @@ export const en = {
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  ...cardWords,
   ...deskWords,
+  ...scalerWords,
 };
