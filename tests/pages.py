@@ -21,6 +21,8 @@ PAGES = {
     "overview": "run/demo",
     "layers": "run/demo/layers?kind=act_in",
     "layer": "run/demo/layers?kind=act_in&layer=blocks.2.mlp.down",
+    "scaler": "run/demo/scaler",
+    "devices": "run/demo/devices",
     "alerts": "alerts?state=all",
     "rules": "alerts/rules",
     "endpoints": "alerts/endpoints",

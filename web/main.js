@@ -1,11 +1,13 @@
 /** Entry: state, controller, and one patch of the document per frame in which something changed. */
 
+import { createCards } from "./cards.js";
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
 import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
 import { translator } from "./i18n/index.js";
+import { createScaler } from "./scaler.js";
 import { initialState, currentRun } from "./state.js";
 import { patch } from "./view/dom.js";
 import { loadPlotly } from "./view/plot.js";
@@ -28,6 +30,8 @@ const store = createStore(
 );
 const controller = createController(store);
 const desk = createDesk(store, controller.reload);
+const scaler = createScaler(store, controller);
+const cards = createCards(store, controller);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
@@ -38,8 +42,12 @@ function themeNow() {
 const actions = {
   ...controller,
   desk,
+  scaler,
+  cards,
   retry() {
     controller.retry();
+    scaler.again();
+    cards.again();
     if (store.get().route.page === "alerts") desk.refresh();
   },
   /** @param {import("./data/words.js").Language} language */
@@ -71,6 +79,8 @@ function render(state) {
 
 store.subscribe(render);
 store.subscribe(desk.follow);
+store.subscribe(scaler.follow);
+store.subscribe(cards.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);

@@ -1,8 +1,10 @@
 /** Everything the page shows follows from this one object. */
 
 import { overtaken } from "./data/attempts.js";
+import { EMPTY_CARDS } from "./data/cards.js";
 import { EMPTY_DESK } from "./data/desk.js";
 import { followEnd } from "./data/geometry.js";
+import { EMPTY_SCALER } from "./data/scaler.js";
 
 /** @typedef {import("./api.js").ApiError} ApiError */
 /** @typedef {import("./data/types.js").RunItem} RunItem */
@@ -52,6 +54,8 @@ import { followEnd } from "./data/geometry.js";
  * @property {Cursor | null} cursor under the pointer or the keyboard
  * @property {ApiError | null} notice what the last action came back with
  * @property {import("./data/desk.js").DeskState} desk the page of alerts
+ * @property {import("./data/scaler.js").ScalerState} scaler the tab of the loss scaler
+ * @property {import("./data/cards.js").CardsState} cards the tab of devices
  * @property {boolean} plotly whether the chart library is there
  */
 
@@ -80,6 +84,8 @@ export function initialState(given) {
     cursor: null,
     notice: null,
     desk: EMPTY_DESK,
+    scaler: EMPTY_SCALER,
+    cards: EMPTY_CARDS,
     plotly: false,
     ...given,
   };

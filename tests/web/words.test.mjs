@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
+import { FIGURES } from "../../web/data/cards.js";
 import { FAMILIES } from "../../web/data/health.js";
 import { ORDERS, OUTCOMES, STATES, TABS } from "../../web/data/desk-route.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
@@ -34,7 +35,6 @@ test("everything the data can hold has a word", () => {
     ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
     ...GROUPS.map((name) => `group.${name}`),
     ...LAYER_SORTS.map((name) => `sort.${name}`),
-    ...RUN_TABS.map((tab) => `tab.${tab}`),
     ...[...TABS, ...STATES].map((name) => `desk.${name}`),
     ...OUTCOMES.map((outcome) => `outcome.${outcome}`),
     ...["firing", "reminder", "resolved", "test"].map((event) => `event.${event}`),
@@ -43,6 +43,9 @@ test("everything the data can hold has a word", () => {
     ...ORDERS.map((order) => `order.${order}`),
     ...["cleared", "by_hand", "superseded", "run_finished", "run_restarted"].map((reason) => `because.${reason}`),
     ...["critical", "warning", "info"].map((severity) => `severity.${severity}`),
+    ...["warm-up", "healthy", "oscillating", "collapsing", "at_minimum", "below_one"].flatMap((state) => [`scaler_is.${state}`, `scaler_means.${state}`]),
+    ...Object.keys(FIGURES).map((figure) => `cards.${figure}`),
+    ...RUN_TABS.map((tab) => `tab.${tab}`),
   ];
   for (const key of keys) assert(key in en, key);
 });

@@ -3,7 +3,10 @@
 import { GROUPS, LAYER_SORTS } from "./arrange.js";
 
 /** Tabs of a run, in the order they are offered. */
-export const RUN_TABS = ["overview", "layers"];
+export const RUN_TABS = ["overview", "layers", "scaler", "devices"];
+
+/** What the heat map of the cards may show beside the busy share, which is the default. */
+const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius"];
 
 /**
  * Of each place its fields; "" is always allowed and means the default. A list: the only other values; a pattern: what others look like; null: anything.
@@ -15,6 +18,8 @@ const FIELDS = {
   runs: {},
   overview: {},
   layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },
+  scaler: { operand: null, find: null, by: ["layers"] },
+  devices: { figure: FIGURES, span: ["hour", "all"], card: null },
 };
 
 /** @typedef {Readonly<Record<string, string>>} Own every field of the place, "" where nothing was chosen */

@@ -1,7 +1,9 @@
 /** English. */
 
+import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
+import { scalerWords } from "./en-scaler.js";
 
 export const en = {
   "top.skip": "Skip to content",
@@ -252,6 +254,8 @@ export const en = {
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  ...cardWords,
   ...deskWords,
   ...layerWords,
+  ...scalerWords,
 };

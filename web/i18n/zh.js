@@ -1,7 +1,9 @@
 /** Chinese, simplified. */
 
+import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
+import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
 export const zh = {
@@ -253,6 +255,8 @@ export const zh = {
   "hist.axis": "|x|",
   "hist.scale": "各格式，缩放",
   "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
+  ...cardWords,
   ...deskWords,
   ...layerWords,
+  ...scalerWords,
 };

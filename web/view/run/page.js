@@ -9,15 +9,17 @@ import { h } from "../dom.js";
 import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
 import { grade, newestStep } from "../runs.js";
+import { devicesTab } from "./devices.js";
 import { layersTab } from "./layers.js";
 import { overviewTab } from "./overview.js";
+import { scalerTab } from "./scaler.js";
 
 /** @typedef {import("../../state.js").State} State */
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 
 /** @type {Record<string, (state: State, context: Context) => import("../dom.js").Child>} */
-const VIEWS = { overview: overviewTab, layers: layersTab };
+const VIEWS = { overview: overviewTab, layers: layersTab, scaler: scalerTab, devices: devicesTab };
 
 /** @param {State} state @param {Context} context */
 export function runPage(state, context) {
