@@ -20,7 +20,14 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @template T
  * @typedef {{ status: "idle" | "loading" | "ready" | "error", data: T | null, error: ApiError | null }} Load
  */
-/** @typedef {{ histogram: HistogramAnswer, headroom: Grid, absmax: Grid }} LayerData */
+/**
+ * @typedef {object} LayerData
+ * @property {HistogramAnswer} histogram
+ * @property {Grid} headroom
+ * @property {Grid} absmax
+ * @property {import("./data/layer-series.js").LayerSeries} series
+ * @property {ReturnType<typeof import("./data/layer-series.js").updateRatio>} ratio
+ */
 /** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
 /**
  * @typedef {object} State

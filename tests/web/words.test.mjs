@@ -6,6 +6,7 @@ import { FAMILIES } from "../../web/data/health.js";
 import { ORDERS, OUTCOMES, STATES, TABS } from "../../web/data/desk-route.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
 import { METRICS } from "../../web/data/scale.js";
+import { GROUPS, LAYER_SORTS } from "../../web/data/arrange.js";
 import { RUN_TABS } from "../../web/data/tab-fields.js";
 import { sentences } from "../../web/data/text.js";
 import { fill, languageFrom } from "../../web/data/words.js";
@@ -32,6 +33,8 @@ test("everything the data can hold has a word", () => {
     ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
     ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
     ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
+    ...GROUPS.map((name) => `group.${name}`),
+    ...LAYER_SORTS.map((name) => `sort.${name}`),
     ...[...TABS, ...STATES].map((name) => `desk.${name}`),
     ...OUTCOMES.map((outcome) => `outcome.${outcome}`),
     ...["firing", "reminder", "resolved", "test"].map((event) => `event.${event}`),

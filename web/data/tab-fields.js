@@ -1,5 +1,7 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
+import { GROUPS, LAYER_SORTS } from "./arrange.js";
+
 /** Tabs of a run, in the order they are offered. */
 export const RUN_TABS = ["overview", "layers", "scaler", "devices"];
 
@@ -15,7 +17,7 @@ const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_cels
 const FIELDS = {
   runs: {},
   overview: {},
-  layers: {},
+  layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },
   scaler: { operand: null, find: null, by: ["layers"] },
   devices: { figure: FIGURES, span: ["hour", "all"], card: null },
 };

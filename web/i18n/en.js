@@ -2,6 +2,7 @@
 
 import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
+import { layerWords } from "./en-layers.js";
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -258,5 +259,6 @@ export const en = {
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
   ...cardWords,
   ...deskWords,
+  ...layerWords,
   ...scalerWords,
 };

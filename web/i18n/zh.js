@@ -2,6 +2,7 @@
 
 import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
+import { layerWords } from "./zh-layers.js";
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -259,5 +260,6 @@ export const zh = {
   "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
   ...cardWords,
   ...deskWords,
+  ...layerWords,
   ...scalerWords,
 };
