@@ -14,7 +14,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-__all__ = ["LANGUAGES", "PAGES", "THEMES", "open_page", "recorded", "served", "settled"]
+__all__ = ["LANGUAGES", "PAGES", "THEMES", "open_page", "recorded", "served", "serving", "settled"]
 
 PAGES = {
     "runs": "",
@@ -41,21 +41,27 @@ def recorded(data: Path, seconds: int) -> None:
 
 
 @contextmanager
-def served(data: Path) -> Iterator[str]:
-    """The address of a server on ``data``, which has an endpoint that nobody answers."""
-    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(data)]
-    with subprocess.Popen([*command, "--webhook-allow", "127.0.0.1"], stdout=subprocess.PIPE, text=True) as process:
+def serving(data: Path, *options: str) -> Iterator[str]:
+    """The address of a server on ``data``."""
+    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(data), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
             assert address is not None
-            body = json.dumps({"url": "http://127.0.0.1:9/floatscope", "min_severity": "warning"}).encode()
-            headers = {"Content-Type": "application/json"}
-            added = urllib.request.Request(f"{address[0]}/api/v1/endpoints", body, headers)
-            urllib.request.urlopen(added, timeout=60).close()
             yield address[0]
         finally:
             process.terminate()
+
+
+@contextmanager
+def served(data: Path) -> Iterator[str]:
+    """The address of a server on ``data``, which has an endpoint that nobody answers."""
+    with serving(data, "--webhook-allow", "127.0.0.1") as url:
+        body = json.dumps({"url": "http://127.0.0.1:9/floatscope", "min_severity": "warning"}).encode()
+        headers = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/endpoints", body, headers), timeout=60).close()
+        yield url
 
 
 def open_page(running: Browser, *, theme: str, language: str, width: int, height: int) -> Page:

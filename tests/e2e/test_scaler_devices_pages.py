@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from floatscope import wire
-from tests.chromium import Complaints, browser, listen
+from tests.chromium import Visit, visiting
 from tests.e2e.scaled_runs import CULPRIT, MARKUP, tell, tell_bf16, tell_cards, tell_fp8, tell_fp16
+from tests.pages import serving
 from tests.server.bodies import scalars
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
@@ -23,50 +21,30 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 _WIDTH = "document.documentElement.scrollWidth"
 
 
-@dataclass(slots=True)
-class Visit:
-    page: Page
-    complaints: Complaints
-    url: str
-
-    def go(self, place: str) -> None:
-        self.page.goto(f"{self.url}/#/run/{place}")
-
-    def row(self, text: str | re.Pattern[str]) -> Locator:
-        return self.page.get_by_role("row").filter(has_text=text)
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("scaled")
-    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(folder / "data")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = re.search(r"http://(127\.0\.0\.1:\d+)", process.stdout.readline())
-        try:
-            assert address is not None
-            tell_fp16(address[1], "fp16")
-            tell_fp8(address[1], "fp8")
-            tell_bf16(address[1], "bf16")
-            tell_cards(address[1], "wide", 64)
-            yield address[0]
-        finally:
-            process.terminate()
+    with serving(tmp_path_factory.mktemp("scaled") / "data") as url:
+        address = url.removeprefix("http://")
+        tell_fp16(address, "fp16")
+        tell_fp8(address, "fp8")
+        tell_bf16(address, "bf16")
+        tell_cards(address, "wide", 64)
+        yield url
 
 
 @pytest.fixture(scope="module")
 def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
-    with browser(program("chromium")) as running:
-        context = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        expect.set_options(timeout=30_000)
-        yield Visit(page, listen(page, url), url)
+    with visiting(program("chromium"), url) as visit:
+        yield visit
+
+
+def _row(page: Page, text: str | re.Pattern[str]) -> Locator:
+    return page.get_by_role("row").filter(has_text=text)
 
 
 def test_a_skipped_step_leads_to_the_layer_that_broke(visit: Visit) -> None:
     page = visit.page
-    visit.go("fp16")
+    visit.go("run/fp16")
     page.get_by_role("link", name="Scaler").click()
     # The rules' word for the newest step, which is past the collapse.
     expect(page.locator(".verdict-word")).to_have_text("oscillating")
@@ -74,8 +52,8 @@ def test_a_skipped_step_leads_to_the_layer_that_broke(visit: Visit) -> None:
     expect(page.get_by_role("region", name="Loss scale: 2\u2075")).to_be_visible()
     skips = page.get_by_role("table")
     expect(skips.locator("tbody tr")).to_have_count(11)
-    expect(visit.row(re.compile("^249"))).to_contain_text("collapse: too many skips")
-    lone = visit.row(re.compile("^150"))
+    expect(_row(visit.page, re.compile("^249"))).to_contain_text("collapse: too many skips")
+    lone = _row(visit.page, re.compile("^150"))
     expect(lone).to_contain_text("transient overflow, caught")
     expect(lone.get_by_role("cell").nth(1)).to_have_text("3")
     lone.get_by_role("link", name=CULPRIT).click()
@@ -86,14 +64,14 @@ def test_a_skipped_step_leads_to_the_layer_that_broke(visit: Visit) -> None:
 
 def test_the_table_follows_the_range(visit: Visit) -> None:
     page = visit.page
-    visit.go("fp16/scaler?from=100&to=200")
+    visit.go("run/fp16/scaler?from=100&to=200")
     expect(page.get_by_role("table").locator("tbody tr")).to_have_count(1)
     expect(page.locator(".verdict-figures")).to_contain_text("0.99 % of 101 steps")
 
 
 def test_scaled_operands_are_sorted_found_and_shown_over_the_steps(visit: Visit) -> None:
     page = visit.page
-    visit.go("fp8/scaler")
+    visit.go("run/fp8/scaler")
     expect(page.get_by_role("heading", name="This run has no loss scaler")).to_be_visible()
     rows = page.get_by_role("table").locator("tbody tr")
     expect(rows).to_have_count(24)
@@ -105,7 +83,7 @@ def test_scaled_operands_are_sorted_found_and_shown_over_the_steps(visit: Visit)
     page.get_by_label("Layer", exact=True).press("Enter")
     expect(rows).to_have_count(2)
     assert "find=layers.11." in page.url
-    visit.go("fp8/scaler")
+    visit.go("run/fp8/scaler")
     expect(rows).to_have_count(24)
     rows.first.get_by_role("link").click()
     for name in ("Headroom, bits: 0.3", "Amax: 5.785", "Scale: 2\u2076"):
@@ -116,19 +94,19 @@ def test_scaled_operands_are_sorted_found_and_shown_over_the_steps(visit: Visit)
 
 def test_cards_are_told_apart_and_unknown_figures_are_dashes(visit: Visit) -> None:
     page = visit.page
-    visit.go("fp16/devices")
+    visit.go("run/fp16/devices")
     expect(page.get_by_role("heading", name="8 cards \u00d7 time")).to_be_visible()
     expect(page.get_by_text("Spread 18 points")).to_be_visible()
     expect(page.locator(".cards-table tbody tr")).to_have_count(8)
-    expect(visit.row("0000:06:00")).to_contain_text("not read since")
-    little = visit.row("0000:07:00").get_by_role("cell")
+    expect(_row(visit.page, "0000:06:00")).to_contain_text("not read since")
+    little = _row(visit.page, "0000:07:00").get_by_role("cell")
     assert little.all_inner_texts()[3:8] == ["\u2014", "\u2014", "\u2014", "\u2014", "\u2014"]
     expect(little.nth(2)).to_contain_text("3.00 in tensors / 64.0 GiB")
     # Another index on the way, the same card.
-    expect(visit.row("0000:04:00")).to_contain_text("5 \u00b7 AMD Instinct MI210")
-    expect(visit.row("0000:05:00")).to_contain_text(MARKUP)
-    expect(visit.row("0000:03:00")).to_contain_text("pcie: 8 lanes")
-    expect(visit.row("0000:00:00").get_by_role("img")).to_have_attribute(
+    expect(_row(visit.page, "0000:04:00")).to_contain_text("5 \u00b7 AMD Instinct MI210")
+    expect(_row(visit.page, "0000:05:00")).to_contain_text(MARKUP)
+    expect(_row(visit.page, "0000:03:00")).to_contain_text("pcie: 8 lanes")
+    expect(_row(visit.page, "0000:00:00").get_by_role("img")).to_have_attribute(
         "aria-label", re.compile("in tensors 120.0 GiB")
     )
     expect(page.get_by_role("region", name="What the rules say")).to_contain_text("Device memory nearly full")
@@ -141,7 +119,7 @@ def test_cards_are_told_apart_and_unknown_figures_are_dashes(visit: Visit) -> No
 
 def test_the_map_is_read_by_keyboard_and_opens_a_card(visit: Visit) -> None:
     page = visit.page
-    visit.go("fp16/devices")
+    visit.go("run/fp16/devices")
     area = page.get_by_role("application")
     area.focus()
     area.press("ArrowDown")
@@ -165,27 +143,27 @@ def test_readings_come_live(visit: Visit) -> None:
     address = visit.url.removeprefix("http://")
     reading = wire.Device(time_ns=time.time_ns(), backend="rocm", index=0, pci="0000:c1:00", busy_percent=11.0)
     tell(address, "live", [wire.Body(steps=1, scalars=(scalars("loss", 0, [1.0]),), devices=(reading,))])
-    visit.go("live/devices")
-    expect(visit.row("0000:c1:00")).to_contain_text("11 %")
+    visit.go("run/live/devices")
+    expect(_row(visit.page, "0000:c1:00")).to_contain_text("11 %")
     reading = wire.Device(time_ns=time.time_ns(), backend="rocm", index=0, pci="0000:c1:00", busy_percent=77.0)
     tell(address, "live", [wire.Body(devices=(reading,))])
-    expect(visit.row("0000:c1:00")).to_contain_text("77 %")
+    expect(_row(visit.page, "0000:c1:00")).to_contain_text("77 %")
 
 
 def test_one_reading_without_a_scaler(visit: Visit) -> None:
     page = visit.page
-    visit.go("bf16/scaler")
+    visit.go("run/bf16/scaler")
     expect(page.get_by_text("That is as it should be in bf16 and fp32")).to_be_visible()
     expect(page.get_by_role("table")).to_have_count(0)
-    visit.go("bf16/devices")
-    cells = visit.row("0000:c1:00").get_by_role("cell")
+    visit.go("run/bf16/devices")
+    cells = _row(visit.page, "0000:c1:00").get_by_role("cell")
     expect(cells.nth(3)).to_have_text("0 %")
     assert cells.all_inner_texts()[5:8] == ["\u2014", "\u2014", "\u2014"]
 
 
 def test_sixty_four_cards_and_a_clock_that_jumped_back(visit: Visit) -> None:
     page = visit.page
-    visit.go("wide/devices")
+    visit.go("run/wide/devices")
     expect(page.get_by_role("heading", name="64 cards \u00d7 time")).to_be_visible()
     expect(page.locator(".silent")).to_have_count(0)
     expect(page.get_by_text("Spread 63 points")).to_be_visible()
@@ -200,7 +178,7 @@ def test_both_tabs_fit_a_phone_in_both_languages(visit: Visit) -> None:
     for language in ("\u4e2d\u6587", "English"):
         page.get_by_role("button", name=language).click()
         for place, there in (("fp16/scaler", ".skips"), ("fp8/scaler", ".operands"), ("fp16/devices", ".cards-table")):
-            visit.go(place)
+            visit.go(f"run/{place}")
             expect(page.locator(there)).to_be_visible()
             assert page.evaluate(_WIDTH) <= 390, place
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -214,7 +192,7 @@ def test_nobody_is_shut_out(visit: Visit) -> None:
         ("fp16/devices?card=0+0000:00:00", ".time-chart", "dark"),
     ):
         page.evaluate(f"localStorage.setItem('floatscope.theme', '{theme}')")
-        visit.go(place)
+        visit.go(f"run/{place}")
         page.reload()
         expect(page.locator(there).first).to_be_visible()
         for violation in Axe().run(page).response["violations"]:

@@ -31,7 +31,7 @@ export function drawer(state, context) {
     "aside",
     {
       class: "drawer",
-      key: `drawer ${name}`,
+      key: "drawer",
       "aria-labelledby": "drawer-title",
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Escape") close();
