@@ -47,12 +47,13 @@ def _sick(address: str) -> None:
     ]
     absmax = np.ones((20, len(table)), np.float32)
     absmax[15:, NAMES.index(SICK)] = 2.0**18
-    absmax[:, NAMES.index(ALL_NAN)] = np.nan
+    nans = np.zeros((1, len(table)), np.int64)
+    absmax[:, NAMES.index(ALL_NAN)], nans[:, NAMES.index(ALL_NAN)] = 0.0, 100
     bodies = [
         wire.Body(
             first_step=step,
             steps=1,
-            summaries=(summaries("grad", step, absmax[step : step + 1]),),
+            summaries=(summaries("grad", step, absmax[step : step + 1], nans=nans),),
             histograms=(histogram(step, 250 + step % 3, [5, 40, 90, 40, 5]),) if step % 5 == 0 else (),
         )
         for step in range(20)
@@ -85,7 +86,9 @@ def _go(visit: Visit, place: str) -> None:
 _PIXEL = """([row, rows, share]) => {
   const canvas = document.querySelector(".heat-map canvas.cells");
   const x = Math.floor(share * canvas.width), y = Math.floor(((row + 0.5) / rows) * canvas.height);
-  return [...canvas.getContext("2d").getImageData(x - 1, y - 2, 3, 5).data].join();
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+  copy.drawImage(canvas, 0, 0);
+  return [...copy.getImageData(x - 1, y - 2, 3, 5).data].join();
 }"""
 
 
@@ -143,10 +146,10 @@ def test_layers_are_filtered_grouped_and_sorted_by_the_address(visit: Visit) -> 
     page.get_by_role("searchbox", name="Filter").fill("no such layer")
     expect(page.get_by_text("No layer matches")).to_be_visible()
     page.get_by_role("searchbox", name="Filter").fill("")
-    page.get_by_label("Group").select_option("block")
+    page.get_by_role("combobox", name="Group").select_option("block")
     expect(counted).to_contain_text("in 5 lines")
     # The worst group is the one without a finite value.
-    page.get_by_label("Order").select_option("worst")
+    page.get_by_role("combobox", name="Order").select_option("worst")
     page.locator(".heat-map").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")

@@ -127,7 +127,7 @@ export const en = {
   "heat.kind": "Kind",
   "heat.format": "Format",
   "heat.auto": "as executed",
-  "heat.label": "Heat map of {layers} {layers|layer|layers} in execution order, steps {from} to {to}. Arrow keys move, Enter opens the layer, plus and minus zoom, 0 shows the whole run.",
+  "heat.label": "Heat map of {layers} {layers|layer|layers}, steps {from} to {to}. Arrow keys move, Enter opens the layer, plus and minus zoom, 0 shows the whole run.",
   "heat.hint": "Point at a cell to read it, click to open its layer. Keyboard: arrows, Enter, + \u2212 0.",
   "heat.hint_touch": "Tap a cell to read it.",
   "heat.open": "Open layer",
