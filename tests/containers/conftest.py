@@ -58,3 +58,11 @@ def deploy(engine: Engine) -> Iterator[Callable[..., Deployment]]:
     yield make
     for one in made:
         one.remove()
+
+
+@pytest.fixture
+def elsewhere(engine: Engine) -> Iterator[str]:
+    """The name of a network that no deployment is in."""
+    engine.podman("network", "create", "elsewhere")
+    yield "elsewhere"
+    engine.podman("network", "rm", "elsewhere")

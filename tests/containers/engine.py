@@ -115,6 +115,11 @@ class Engine:
         found: list[dict[str, Any]] = json.loads(self.podman("container", "inspect", container).stdout)
         return found[0]
 
+    def gateway(self, network: str) -> str:
+        """The address of this machine in a network."""
+        found = json.loads(self.podman("network", "inspect", network).stdout)
+        return str(found[0]["subnets"][0]["gateway"])
+
     def kill(self, container: str, number: signal.Signals) -> None:
         """Send the program in a container a signal that the engine knows nothing of, as the kernel does."""
         self.podman("exec", "--privileged", "--user", "root", container, "kill", f"-{int(number)}", "--", "-1")

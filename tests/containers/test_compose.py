@@ -48,7 +48,9 @@ def send(one: Agent, *losses: float) -> None:
 
 def losses(deployment: Deployment, run: str = "run") -> list[Any]:
     """What is stored of them."""
-    values: list[Any] = deployment.json(f"/api/v1/runs/{run}/scalars?names=loss")["series"][0]["values"]
+    (series,) = deployment.json(f"/api/v1/runs/{run}/scalars?names=loss&points=5000")
+    assert series["cell"] == 1
+    values: list[Any] = series["values"]
     return values
 
 
@@ -84,7 +86,9 @@ def test_the_server_may_do_little(deploy: Deploy) -> None:
     assert " / " in said
     root = next(line for line in said.splitlines() if line.split()[1:2] == ["/"])
     assert "ro" in root.split()[3].split(",")
-    modes = deployment.compose("exec", "-T", "server", "stat", "--format=%a", "/data", "/data/tokens", "/data/floatscope.db")
+    modes = deployment.compose(
+        "exec", "-T", "server", "stat", "--format=%a", "/data", "/data/tokens", "/data/floatscope.db"
+    )
     assert modes.split() == ["700", "600", "600"]
     missing = "import importlib.util as u; print([n for n in ('pip', 'setuptools', 'torch') if u.find_spec(n)])"
     assert deployment.compose("exec", "-T", "server", "python", "-c", missing).strip() == "[]"
@@ -125,7 +129,7 @@ def test_stop_loses_nothing_that_was_acknowledged(deploy: Deploy) -> None:
 
     def load() -> None:
         try:
-            while True:
+            while one.seq < 4000:
                 send(one, float(one.seq))
                 acked[0] = one.seq
         except (OSError, EOFError, WebSocketException, TimeoutError, AssertionError):
@@ -164,6 +168,111 @@ def test_a_server_that_dies_comes_back(deploy: Deploy, engine: Engine) -> None:
     wait_for(lambda: deployment.state("server")["State"]["StartedAt"] != before, "the engine to start it again")
     wait_for(lambda: _healthy(deployment), "the server to answer")
     assert losses(deployment) == [1.0, 2.0]
+
+
+def test_a_backup_is_taken_beside_the_server_and_put_back(deploy: Deploy, tmp_path: Path) -> None:
+    deployment = deploy()
+    deployment.up()
+    one = agent(deployment)
+    send(one, 1.0, 2.0)
+    one.close()
+    deployment.compose("exec", "-T", "server", "floatscope", "server", "--backup", "/data/backup.db")
+    deployment.compose("cp", "server:/data/backup.db", str(tmp_path))
+    deployment.compose("exec", "-T", "server", "rm", "/data/backup.db")
+    assert (tmp_path / "backup.db").read_bytes().startswith(b"SQLite format 3")
+
+    deployment.compose("down", "--volumes")
+    deployment.up()
+    assert deployment.json("/api/v1/runs") == []
+    deployment.compose("cp", str(tmp_path / "backup.db"), "server:/data/")
+    deployment.compose("stop", "server")
+    put_back = "cat /data/backup.db > /data/floatscope.db && rm -f /data/backup.db /data/floatscope.db-*"
+    deployment.compose("run", "--rm", "-T", "--no-deps", "--entrypoint", "sh", "server", "-c", put_back)
+    deployment.up()
+    assert losses(deployment) == [1.0, 2.0]
+
+
+def test_with_postgresql_everything_outlives_down(deploy: Deploy, postgres: None) -> None:
+    address = "postgresql://floatscope:s3cret@postgres/floatscope"
+    deployment = deploy(FLOATSCOPE_DB=address, POSTGRES_PASSWORD="s3cret")
+    deployment.profiles = ["postgres"]
+    deployment.up()
+    one = agent(deployment)
+    send(one, 1.0, 2.0)
+    one.close()
+    state = deployment.state("postgres")
+    assert state["HostConfig"]["ReadonlyRootfs"] is True
+    user = deployment.compose("exec", "-T", "postgres", "id", "--user", "--name")
+    assert user.strip() == "postgres"
+    assert not any(state["HostConfig"]["PortBindings"].values())
+    tables = deployment.compose(
+        "exec", "-T", "postgres", "pg_dump", "--username=floatscope", "--schema-only", "floatscope"
+    )
+    assert "CREATE TABLE public.writer" in tables
+
+    deployment.compose("down")
+    deployment.up()
+    assert losses(deployment) == [1.0, 2.0]
+
+
+def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> None:
+    deployment = deploy()
+    deployment.files = trainers
+    deployment.up("server")
+    deployment.environment["FLOATSCOPE_TOKEN"] = deployment.token("ingest")
+    deployment.profiles = ["cpu"]
+    deployment.up()
+    wait_for(lambda: deployment.json("/api/v1/runs"), "the run")
+    wait_for(lambda: deployment.json("/api/v1/runs/cpu-example")["steps"] > 10, "its steps")
+    run = deployment.json("/api/v1/runs/cpu-example")
+    assert run["state"] == "running"
+    assert len(run["layers"]) > 10
+    said = deployment.compose("exec", "-T", "trainer-cpu", "cat", "/proc/1/status", "/proc/mounts")
+    assert "Uid:\t10001\t10001" in said
+    root = next(line for line in said.splitlines() if line.split()[1:2] == ["/"])
+    assert "ro" in root.split()[3].split(",")
+
+
+def test_an_agent_on_another_network_reaches_the_server(
+    deploy: Deploy, engine: Engine, trainers: list[Path], elsewhere: str
+) -> None:
+    deployment = deploy(FLOATSCOPE_BIND="0.0.0.0")
+    deployment.up()
+    port = deployment.address.rpartition(":")[2]
+    train = ("python", "-m", "floatscope._demo.train", "--run=elsewhere", "--schedule=sane", "--steps=3")
+    engine.podman(
+        *("run", "--rm", f"--network={elsewhere}", "--read-only", "--tmpfs=/tmp:exec", *mounted(trainers)),
+        *(f"--env=FLOATSCOPE_TOKEN={deployment.token('ingest')}", "floatscope-trainer-cpu"),
+        *(*train, f"--server=http://{engine.gateway(elsewhere)}:{port}"),
+    )
+    assert deployment.json("/api/v1/runs/elsewhere")["steps"] == 3
+
+
+def test_what_the_rocm_image_holds_works_as_far_as_it_does_without_a_card(engine: Engine, trainers: list[Path]) -> None:
+    run = (
+        "run",
+        "--rm",
+        "--read-only",
+        "--tmpfs=/tmp:exec",
+        "--cap-drop=ALL",
+        *mounted(trainers),
+        "floatscope-trainer",
+    )
+    names = "import getpass, floatscope, torch; print(getpass.getuser(), torch.__version__)"
+    user, version = engine.podman(*run, "python", "-c", names).stdout.split()
+    assert user == "floatscope"
+    assert version
+    told = engine.podman(*run, "floatscope", "doctor", "--json", check=False)
+    assert told.returncode in {0, 1}, told.stderr
+    assert {verdict["status"] for verdict in json.loads(told.stdout)["verdicts"]} <= {"ok", "warn", "fail", "skip"}
+    tested = engine.podman(*run, "floatscope", "selftest", "--json")
+    assert json.loads(tested.stdout)
+
+
+def mounted(files: list[Path]) -> list[str]:
+    """Options that mount what ``files`` for Compose mount into the trainers."""
+    services = [json.loads(file.read_text())["services"]["trainer"] for file in files]
+    return [f"--volume={volume}" for service in services for volume in service["volumes"]]
 
 
 def _healthy(deployment: Deployment) -> bool:
