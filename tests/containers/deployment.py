@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ class Deployment:
         self.profiles: list[str] = []
         self.files: list[Path] = []
 
-    def compose(self, *arguments: str, check: bool = True) -> str:
+    def compose(self, *arguments: str, check: bool = True, stdin: int = subprocess.DEVNULL) -> str:
         """What a command of Docker Compose's prints."""
         profiles = [word for name in self.profiles for word in ("--profile", name)]
-        answer = self._engine.compose(*profiles, *arguments, check=check, files=self.files, **self.environment)
+        answer = self._engine.compose(
+            *profiles, *arguments, check=check, files=self.files, stdin=stdin, **self.environment
+        )
         return answer.stdout
 
     def up(self, *services: str) -> None:
@@ -33,8 +36,8 @@ class Deployment:
 
     @property
     def address(self) -> str:
-        """Where the server is published."""
-        return self.compose("port", "server", "6160").strip()
+        """Where the server is published, seen from this machine."""
+        return self.compose("port", "server", "6160").strip().replace("0.0.0.0", "127.0.0.1")
 
     def token(self, scope: str) -> str:
         """Out of the server's token file."""

@@ -95,13 +95,13 @@ class Engine:
         self._checks.start()
 
     def podman(
-        self, *arguments: str, check: bool = True, stdin: int | None = None, timeout: float = 600
+        self, *arguments: str, check: bool = True, stdin: int = subprocess.DEVNULL, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """One command of podman's."""
         answer = subprocess.run(
             ["podman", "--url", self._url, *arguments],
             env=self._environment,
-            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdin=stdin,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -120,12 +120,17 @@ class Engine:
         found = json.loads(self.podman("network", "inspect", network).stdout)
         return str(found[0]["subnets"][0]["gateway"])
 
-    def kill(self, container: str, number: signal.Signals) -> None:
-        """Send the program in a container a signal that the engine knows nothing of, as the kernel does."""
-        self.podman("exec", "--privileged", "--user", "root", container, "kill", f"-{int(number)}", "--", "-1")
+    def kill(self, container: str) -> None:
+        """SIGKILL for the programs in a container, of which the engine knows nothing, as when memory runs out."""
+        self.podman("exec", container, "sh", "-c", "kill -9 -1", check=False)
 
     def compose(
-        self, *arguments: str, check: bool = True, files: Sequence[Path] = (), **environment: str
+        self,
+        *arguments: str,
+        check: bool = True,
+        files: Sequence[Path] = (),
+        stdin: int = subprocess.DEVNULL,
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         """One command of Docker Compose's on the project's file, and on ``files`` that change it."""
         named = [word for path in (ROOT / "docker-compose.yml", *files) for word in ("--file", str(path))]
@@ -133,7 +138,7 @@ class Engine:
             [str(_COMPOSE), *named, "--progress", "plain", *arguments],
             # podman has no BuildKit.
             env={**self._environment, "DOCKER_HOST": self._url, "DOCKER_BUILDKIT": "0", **environment},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             text=True,
             timeout=600,

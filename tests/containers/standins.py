@@ -43,7 +43,7 @@ RUN install -d /etc/postgresql-common \\
     && apt-get clean \\
     && ln -s /usr/lib/postgresql/*/bin/* /usr/local/bin/ \\
     && install -d -o postgres -m 0700 /var/lib/postgresql/data \\
-    && install -d -o postgres /var/run/postgresql
+    && install -d -o postgres -m 3777 /var/run/postgresql
 COPY entry /usr/local/bin/entry
 ENV PATH={_PATH} PGDATA=/var/lib/postgresql/data
 VOLUME /var/lib/postgresql/data
@@ -55,7 +55,8 @@ _ENTRY = """
 set -eu
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
     printf '%s' "${POSTGRES_PASSWORD:?}" > /tmp/password
-    initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8
+    initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-local=trust --auth-host=scram-sha-256 \\
+        --encoding=UTF8
     echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
     echo "CREATE DATABASE $POSTGRES_DB" | postgres --single postgres
 fi

@@ -6,7 +6,6 @@ All in one file, so that one process builds the images once.
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +57,7 @@ def test_nobody_is_let_in_without_a_token(deploy: Deploy) -> None:
     deployment = deploy()
     deployment.up()
     address = deployment.address
-    assert address.startswith("127.0.0.1:")
+    assert deployment.compose("port", "server", "6160").startswith("127.0.0.1:")
     assert http(f"http://{address}/healthz").status == 200
     assert http(f"http://{address}/api/v1/runs").status == 401
     assert http(f"http://{address}/api/v1/runs", headers={"Authorization": "Bearer wrong"}).status == 401
@@ -83,7 +82,6 @@ def test_the_server_may_do_little(deploy: Deploy) -> None:
     assert words["Uid:"] == words["Gid:"] == ["10001"] * 4
     assert words["NoNewPrivs:"] == ["1"]
     assert words["CapEff:"] == words["CapPrm:"] == words["CapBnd:"] == ["0" * 16]
-    assert " / " in said
     root = next(line for line in said.splitlines() if line.split()[1:2] == ["/"])
     assert "ro" in root.split()[3].split(",")
     modes = deployment.compose(
@@ -164,7 +162,7 @@ def test_a_server_that_dies_comes_back(deploy: Deploy, engine: Engine) -> None:
     one = agent(deployment)
     send(one, 1.0, 2.0)
     before = deployment.state("server")["State"]["StartedAt"]
-    engine.kill("floatscope-server-1", signal.SIGKILL)
+    engine.kill("floatscope-server-1")
     wait_for(lambda: deployment.state("server")["State"]["StartedAt"] != before, "the engine to start it again")
     wait_for(lambda: _healthy(deployment), "the server to answer")
     assert losses(deployment) == [1.0, 2.0]
@@ -184,10 +182,10 @@ def test_a_backup_is_taken_beside_the_server_and_put_back(deploy: Deploy, tmp_pa
     deployment.compose("down", "--volumes")
     deployment.up()
     assert deployment.json("/api/v1/runs") == []
-    deployment.compose("cp", str(tmp_path / "backup.db"), "server:/data/")
-    deployment.compose("stop", "server")
-    put_back = "cat /data/backup.db > /data/floatscope.db && rm -f /data/backup.db /data/floatscope.db-*"
-    deployment.compose("run", "--rm", "-T", "--no-deps", "--entrypoint", "sh", "server", "-c", put_back)
+    with (tmp_path / "backup.db").open("rb") as backup:
+        put_back = ("exec", "-T", "server", "sh", "-c", "cat > /data/restored.db")
+        deployment.compose(*put_back, stdin=backup.fileno())
+    deployment.environment["FLOATSCOPE_DB"] = "sqlite:////data/restored.db"
     deployment.up()
     assert losses(deployment) == [1.0, 2.0]
 
@@ -225,7 +223,7 @@ def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> 
     wait_for(lambda: deployment.json("/api/v1/runs"), "the run")
     wait_for(lambda: deployment.json("/api/v1/runs/cpu-example")["steps"] > 10, "its steps")
     run = deployment.json("/api/v1/runs/cpu-example")
-    assert run["state"] == "running"
+    assert run["state"] == "live"
     assert len(run["layers"]) > 10
     said = deployment.compose("exec", "-T", "trainer-cpu", "cat", "/proc/1/status", "/proc/mounts")
     assert "Uid:\t10001\t10001" in said
