@@ -107,8 +107,8 @@ def torch(engine: Engine, name: str) -> Path:
         for file in _torch_files():
             tar.add(packages / file, file)
         tar.addfile(_folder("torch"))
-    with archive.open("rb") as file:
-        engine.podman("cp", "-", f"{container}:{target}", stdin=file.fileno())
+    with archive.open("rb") as packed:
+        engine.podman("cp", "-", f"{container}:{target}", stdin=packed.fileno())
     archive.unlink()
     engine.podman("commit", "--quiet", container, name)
     engine.podman("rm", container)
