@@ -26,6 +26,9 @@ Deploy = Callable[..., Deployment]
 
 _GRACE_S = 30.0
 
+# The first test waits for the images: a minute on an idle machine, several on a busy one.
+pytestmark = pytest.mark.timeout(900)
+
 
 def agent(deployment: Deployment, run: str = "run") -> Agent:
     """Connected, with the ingest token."""
