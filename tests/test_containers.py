@@ -122,7 +122,7 @@ def test_server_is_confined(services: dict[str, Any]) -> None:
     assert all(" " not in argument for argument in server["healthcheck"]["test"])
 
 
-@pytest.mark.parametrize("profile", ["rocm", "cpu", "postgres"])
+@pytest.mark.parametrize("profile", ["rocm", "cpu"])
 def test_each_service_has_a_read_only_root_and_no_capability(profile: str) -> None:
     answer = compose("--profile", profile, "config", "--format", "json")
     for service in json.loads(answer.stdout)["services"].values():

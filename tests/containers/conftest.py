@@ -39,13 +39,6 @@ def trainers(engine: Engine) -> list[Path]:
     return files
 
 
-@pytest.fixture(scope="session")
-def postgres(engine: Engine) -> None:
-    """The database's image."""
-    if not standins.public():
-        standins.database(engine)
-
-
 @pytest.fixture
 def deploy(engine: Engine) -> Iterator[Callable[..., Deployment]]:
     """Deployments with the environment given; what is left of them at the end is removed."""

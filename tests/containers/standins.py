@@ -2,7 +2,7 @@
 
 They bear the public names, in the tests' own store, so the project's files are built and run as they are. What the
 public images hold is not tested then: Debian's Python stands for ``python:3.12-slim``, that with the torch of the tests
-for a PyTorch and a ROCm image, and Debian's PostgreSQL for ``postgres:17``.
+for a PyTorch and a ROCm image.
 
 With ``FLOATSCOPE_TEST_IMAGES=public`` there are none, and the public images are pulled.
 """
@@ -26,42 +26,11 @@ from packaging.requirements import Requirement
 from tests.containers.engine import Engine
 from tests.needs import needs
 
-__all__ = ["POSTGRES", "PYTHON", "database", "public", "python", "torch"]
+__all__ = ["PYTHON", "public", "python", "torch"]
 
 PYTHON = "docker.io/library/python:3.12-slim"
-POSTGRES = "docker.io/library/postgres:17"
 
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-
-_DATABASE = f"""
-FROM python:3.12-slim
-RUN install -d /etc/postgresql-common \\
-    && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \\
-    && apt-get update \\
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o Dpkg::Options::=--force-confold \\
-        postgresql \\
-    && apt-get clean \\
-    && ln -s /usr/lib/postgresql/*/bin/* /usr/local/bin/ \\
-    && install -d -o postgres -m 0700 /var/lib/postgresql/data \\
-    && install -d -o postgres -m 3777 /var/run/postgresql
-COPY entry /usr/local/bin/entry
-ENV PATH={_PATH} PGDATA=/var/lib/postgresql/data
-VOLUME /var/lib/postgresql/data
-ENTRYPOINT ["sh", "/usr/local/bin/entry"]
-"""
-
-_ENTRY = """
-# The public image's variables: a user, a database of the same rights, a password that is asked for over the network.
-set -eu
-if [ ! -s "$PGDATA/PG_VERSION" ]; then
-    printf '%s' "${POSTGRES_PASSWORD:?}" > /tmp/password
-    initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-local=trust --auth-host=scram-sha-256 \\
-        --encoding=UTF8
-    echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
-    echo "CREATE DATABASE $POSTGRES_DB" | postgres --single postgres
-fi
-exec postgres -c listen_addresses='*'
-"""
 
 
 def public() -> bool:
@@ -116,15 +85,6 @@ def torch(engine: Engine, name: str) -> Path:
     override = engine.folder / "torch.json"
     override.write_text(json.dumps({"services": {"trainer": mount, "trainer-cpu": mount}}))
     return override
-
-
-def database(engine: Engine) -> None:
-    """In place of postgres:17: Debian's, made and started as the public image's variables say."""
-    folder = engine.folder / "database"
-    folder.mkdir()
-    (folder / "Containerfile").write_text(_DATABASE)
-    (folder / "entry").write_text(_ENTRY)
-    engine.podman("build", "--quiet", "--file", str(folder / "Containerfile"), "--tag", POSTGRES, str(folder))
 
 
 def _folder(name: str) -> tarfile.TarInfo:

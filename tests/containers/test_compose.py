@@ -193,29 +193,7 @@ def test_a_backup_is_taken_beside_the_server_and_put_back(deploy: Deploy, tmp_pa
     assert losses(deployment) == [1.0, 2.0]
 
 
-def test_with_postgresql_everything_outlives_down(deploy: Deploy, postgres: None) -> None:
-    address = "postgresql://floatscope:s3cret@postgres/floatscope"
-    deployment = deploy(FLOATSCOPE_DB=address, POSTGRES_PASSWORD="s3cret")
-    deployment.profiles = ["postgres"]
-    deployment.up()
-    one = agent(deployment)
-    send(one, 1.0, 2.0)
-    one.close()
-    state = deployment.state("postgres")
-    assert state["HostConfig"]["ReadonlyRootfs"] is True
-    user = deployment.compose("exec", "-T", "postgres", "id", "--user", "--name")
-    assert user.strip() == "postgres"
-    assert not any(state["HostConfig"]["PortBindings"].values())
-    tables = deployment.compose(
-        "exec", "-T", "postgres", "pg_dump", "--username=floatscope", "--schema-only", "floatscope"
-    )
-    assert "CREATE TABLE public.writer" in tables
-
-    deployment.compose("down")
-    deployment.up()
-    assert losses(deployment) == [1.0, 2.0]
-
-
+@pytest.mark.long
 def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> None:
     deployment = deploy()
     deployment.files = trainers
@@ -234,6 +212,7 @@ def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> 
     assert "ro" in root.split()[3].split(",")
 
 
+@pytest.mark.long
 def test_an_agent_on_another_network_reaches_the_server(
     deploy: Deploy, engine: Engine, trainers: list[Path], elsewhere: str
 ) -> None:
