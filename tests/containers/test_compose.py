@@ -27,7 +27,8 @@ Deploy = Callable[..., Deployment]
 _GRACE_S = 30.0
 
 # The first test waits for the images: a minute on an idle machine, several on a busy one.
-pytestmark = pytest.mark.timeout(900)
+# Images are built first, which takes minutes.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def agent(deployment: Deployment, run: str = "run") -> Agent:
@@ -193,7 +194,6 @@ def test_a_backup_is_taken_beside_the_server_and_put_back(deploy: Deploy, tmp_pa
     assert losses(deployment) == [1.0, 2.0]
 
 
-@pytest.mark.long
 def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> None:
     deployment = deploy()
     deployment.files = trainers
@@ -212,7 +212,6 @@ def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> 
     assert "ro" in root.split()[3].split(",")
 
 
-@pytest.mark.long
 def test_an_agent_on_another_network_reaches_the_server(
     deploy: Deploy, engine: Engine, trainers: list[Path], elsewhere: str
 ) -> None:

@@ -128,7 +128,7 @@ export const zh = {
   "heat.kind": "类型",
   "heat.format": "格式",
   "heat.auto": "按实际执行",
-  "heat.label": "热力图：{layers} 个层按执行顺序排列，第 {from} 至 {to} 步。方向键移动，回车打开层，加减号缩放，0 显示整个运行。",
+  "heat.label": "热力图：{layers} 个层，第 {from} 至 {to} 步。方向键移动，回车打开层，加减号缩放，0 显示整个运行。",
   "heat.hint": "指向单元格可读数，点击打开该层。键盘：方向键、回车、+ − 0。",
   "heat.hint_touch": "点按单元格可读数。",
   "heat.open": "打开层",
