@@ -64,6 +64,8 @@ def look(
         group_names=dict(_group_names({file.group for file in files})),
         container=_container(root, environment),
         shm_bytes=_shm_bytes(dev),
+        limits=_limits(root),
+        libraries=dict(_rocm_libraries(root, environment)),
         packages=_packages(site),
         cuda_built=tuple(_cuda_built(site)) if libraries else (),
         kernel_options=_text(root / "proc/cmdline") or "",
@@ -157,6 +159,7 @@ def _cards(sys: Path) -> Iterator[Card]:
             name=_text(device / "product_name"),
             gfx=gfx_name(version) if version else None,
             vram_bytes=_whole(device / "mem_info_vram_total"),
+            visible_bytes=_whole(device / "mem_info_vis_vram_total"),
             busy_percent=None if busy is None else float(busy),
             compute_partition=_mode(device / "current_compute_partition"),
             memory_partition=_mode(device / "current_memory_partition"),
@@ -254,6 +257,20 @@ def _shm_bytes(dev: Path) -> int | None:
     except OSError:
         return None
     return status.f_frsize * status.f_blocks
+
+
+def _limits(root: Path) -> dict[str, float]:
+    rows = re.findall(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) ", _text(root / "proc/self/limits") or "", re.MULTILINE)
+    return {name: float("inf") if soft == "unlimited" else float(soft) for name, soft in rows}
+
+
+def _rocm_libraries(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As librccl.so.1.0.70200 has it: nothing is loaded."""
+    folder = root / (environment.get("ROCM_PATH") or "/opt/rocm").lstrip("/") / "lib"
+    for name in ("rccl", "MIOpen", "hipblaslt"):
+        versions = [path.name.partition(".so.")[2] for path in folder.glob(f"lib{name}.so.*")]
+        if versions:
+            yield name.lower(), max(versions, key=len)
 
 
 def _packages(site: Sequence[Path]) -> dict[str, str]:

@@ -29,6 +29,8 @@ class Card:
     gfx: str | None = None
     """Its architecture ("gfx942"), from the KFD node of the same address."""
     vram_bytes: int | None = None
+    visible_bytes: int | None = None
+    """The part of it that the processor can address, which is the size of the PCI BAR."""
     busy_percent: float | None = None
     compute_partition: str | None = None
     memory_partition: str | None = None
@@ -91,6 +93,10 @@ class Machine:
     container: str | None = None
     """What says that this is a container, None outside."""
     shm_bytes: int | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Soft limits of this process as proc(5) names them; infinity is unlimited."""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    """ROCm's own libraries for training ("rccl") -> the version that their file names carry."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Installed distributions: normalised name -> version."""
     cuda_built: tuple[str, ...] = ()

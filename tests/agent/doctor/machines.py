@@ -41,12 +41,20 @@ class FakeMachine:
         write(root / "sys/module/amdgpu", initstate="live", version="6.12.12")
         write(root / "opt/rocm/.info", version="7.2.4-98")
         write(root / "proc", cmdline="BOOT_IMAGE=/vmlinuz iommu=pt")
+        self.limits()
+        write(root / "opt/rocm/lib", **{"librccl.so.1": "", "librccl.so.1.0.70204": "", "libMIOpen.so.1.0.70204": ""})
         (root / "dev/dri").mkdir(parents=True)
         (root / "dev/shm").mkdir()
         self.device_file("kfd")
         for number in range(cards):
             self.card(number, **node)
             self.device_file(f"dri/renderD{128 + number}")
+
+    def limits(self, locked: str = "unlimited", files: str = "1048576") -> None:
+        """/proc/self/limits, in the kernel's columns."""
+        rows = (("Max open files", files, "files"), ("Max locked memory", locked, "bytes"))
+        table = "\n".join(f"{name:<26}{soft:<21}{'unlimited':<21}{unit:<10}" for name, soft, unit in rows)
+        write(self.root / "proc/self", limits=table)
 
     def device_file(self, name: str, mode: int = 0o660) -> None:
         path = self.root / "dev" / name
@@ -69,6 +77,7 @@ class FakeMachine:
             vendor="0x1002",
             product_name="AMD Instinct MI300X OAM",
             mem_info_vram_total=192 * GIB,
+            mem_info_vis_vram_total=192 * GIB,
             current_compute_partition="SPX",
             current_memory_partition="NPS1",
             gpu_busy_percent=0,
