@@ -63,13 +63,13 @@ export function figureOf({ chart, series, range, alerts, skipped, words, rev }, 
       datarevision: rev,
       shapes,
       xaxis: { ...grid, range: [range.from - 0.5, range.to + 0.5], tickformat: ",d", nticks: Math.max(2, Math.floor((width - left) / 110)) },
-      yaxis: { ...grid, ...yAxis(chart.axis, series.values), fixedrange: true },
+      yaxis: { ...grid, ...yAxis(chart.axis, [...series.values, ...series.min, ...series.max]), fixedrange: true },
       yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     },
   };
 }
 
-/** @param {"linear" | "log" | "log2"} axis @param {readonly number[]} values */
+/** @param {"linear" | "log" | "log2"} axis @param {readonly number[]} values means and extremes: a spike of one step must stay on the axis */
 function yAxis(axis, values) {
   if (!values.some(Number.isFinite)) return { nticks: 1, range: [0, 1], showticklabels: false, ticks: "" }; // figures would be made up
   if (axis === "linear") {
