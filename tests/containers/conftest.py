@@ -51,11 +51,3 @@ def deploy(engine: Engine) -> Iterator[Callable[..., Deployment]]:
     yield make
     for one in made:
         one.remove()
-
-
-@pytest.fixture
-def elsewhere(engine: Engine) -> Iterator[str]:
-    """The name of a network that no deployment is in."""
-    engine.podman("network", "create", "elsewhere")
-    yield "elsewhere"
-    engine.podman("network", "rm", "elsewhere")

@@ -115,11 +115,6 @@ class Engine:
         found: list[dict[str, Any]] = json.loads(self.podman("container", "inspect", container).stdout)
         return found[0]
 
-    def gateway(self, network: str) -> str:
-        """The address of this machine in a network."""
-        found = json.loads(self.podman("network", "inspect", network).stdout)
-        return str(found[0]["subnets"][0]["gateway"])
-
     def kill(self, container: str) -> None:
         """SIGKILL for the programs in a container, of which the engine knows nothing, as when memory runs out."""
         self.podman("exec", container, "sh", "-c", "kill -9 -1", check=False)

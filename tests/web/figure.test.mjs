@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import test from "node:test";
 
 import { figureOf } from "../../web/view/figure.js";
 
@@ -15,5 +15,5 @@ test("a spike of one step among 100,000 stays on a log axis", () => {
   const data = /** @type {any} */ ({ chart: { axis: "log", height: 120 }, series, range: { from: 0, to: 99_999 }, alerts: [], skipped: [], words, rev: 0 });
   const { layout } = figureOf(data, /** @type {any} */ (INK), { left: 60, right: 10, width: 800 });
   const [, top] = /** @type {any} */ (layout).yaxis.range;
-  assert.ok(top >= 3, `the axis ends at 10^${top}`);
+  assert.equal(top >= 3, true);
 });

@@ -24,7 +24,7 @@ PLANTS: dict[str, Callable[[FakeMachine], object]] = {
     "ulimit nofile": lambda m: m.limits(files="1024"),
     "rebar 0000:05:00.0": lambda m: write(m.device(0), mem_info_vis_vram_total=GIB // 4),
     "pcie 0000:25:00.0": lambda m: write(m.device(1), current_link_width=8),
-    "partitions": lambda m: [write(m.device(n), current_memory_partition="NPS4") for n in range(2)],
+    "partitions": lambda m: _split(m),
     "rocm": lambda m: write(m.root / "opt/rocm/.info", version="6.2.0-66"),
     "HSA_OVERRIDE_GFX_VERSION": lambda m: m.environment.update(HSA_OVERRIDE_GFX_VERSION="11.0.0"),
     "HIP_VISIBLE_DEVICES": lambda m: m.environment.update(HIP_VISIBLE_DEVICES="0,1,7"),
@@ -33,6 +33,11 @@ PLANTS: dict[str, Callable[[FakeMachine], object]] = {
     "NCCL_P2P_DISABLE": lambda m: m.environment.update(NCCL_P2P_DISABLE="1"),
 }
 """The item that must be named -> what is done to a clean machine."""
+
+
+def _split(machine: FakeMachine) -> None:
+    for number in range(2):
+        write(machine.device(number), current_memory_partition="NPS4")
 
 
 @pytest.fixture
