@@ -2,6 +2,7 @@
 
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
+import { createConfig } from "./config.js";
 import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
@@ -28,6 +29,7 @@ const store = createStore(
 );
 const controller = createController(store);
 const desk = createDesk(store, controller.reload);
+const config = createConfig(store, controller.reload);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
@@ -38,6 +40,7 @@ function themeNow() {
 const actions = {
   ...controller,
   desk,
+  config,
   retry() {
     controller.retry();
     if (store.get().route.page === "alerts") desk.refresh();
@@ -71,6 +74,7 @@ function render(state) {
 
 store.subscribe(render);
 store.subscribe(desk.follow);
+store.subscribe(config.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);

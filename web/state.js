@@ -45,6 +45,7 @@ import { followEnd } from "./data/geometry.js";
  * @property {Cursor | null} cursor under the pointer or the keyboard
  * @property {ApiError | null} notice what the last action came back with
  * @property {import("./data/desk.js").DeskState} desk the page of alerts
+ * @property {{ other: Load<RunDetail>, copied: string }} config the run compared with, and what was copied last
  * @property {boolean} plotly whether the chart library is there
  */
 
@@ -73,6 +74,7 @@ export function initialState(given) {
     cursor: null,
     notice: null,
     desk: EMPTY_DESK,
+    config: { other: IDLE, copied: "" },
     plotly: false,
     ...given,
   };

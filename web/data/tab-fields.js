@@ -1,7 +1,7 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
 /** Tabs of a run, in the order they are offered. */
-export const RUN_TABS = ["overview", "layers"];
+export const RUN_TABS = ["overview", "layers", "config"];
 
 /**
  * Of each place its fields; "" is always allowed and means the default. A list: the only other values; a pattern: what others look like; null: anything.
@@ -13,6 +13,7 @@ const FIELDS = {
   runs: {},
   overview: {},
   layers: {},
+  config: { against: null, show: ["all"], find: null, attempt: /^-?\d{1,9}$/ },
 };
 
 /** @typedef {Readonly<Record<string, string>>} Own every field of the place, "" where nothing was chosen */

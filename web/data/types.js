@@ -27,7 +27,7 @@
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
  * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
- * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[] }} RunDetail
+ * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], config: Record<string, unknown>, checkpoints: { step: number, attempt: number, rank: number | null, detail: Record<string, unknown> }[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[] }} RunDetail
  *
  * @typedef {object} DeviceSample
  * @property {number} time_ns

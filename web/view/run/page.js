@@ -9,6 +9,7 @@ import { h } from "../dom.js";
 import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
 import { grade, newestStep } from "../runs.js";
+import { configTab } from "./config.js";
 import { layersTab } from "./layers.js";
 import { overviewTab } from "./overview.js";
 
@@ -17,7 +18,7 @@ import { overviewTab } from "./overview.js";
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 
 /** @type {Record<string, (state: State, context: Context) => import("../dom.js").Child>} */
-const VIEWS = { overview: overviewTab, layers: layersTab };
+const VIEWS = { overview: overviewTab, layers: layersTab, config: configTab };
 
 /** @param {State} state @param {Context} context */
 export function runPage(state, context) {
