@@ -2,6 +2,7 @@
 
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
+import { createCompare } from "./compare.js";
 import { createConfig } from "./config.js";
 import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
@@ -29,6 +30,7 @@ const store = createStore(
 );
 const controller = createController(store);
 const desk = createDesk(store, controller.reload);
+const compare = createCompare(store, controller.reload);
 const config = createConfig(store, controller.reload);
 
 /** @returns {import("./data/colour.js").Theme} */
@@ -67,7 +69,7 @@ function render(state) {
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);
-  const place = state.route.page === "run" ? state.route.run : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
+  const place = state.route.page === "run" ? state.route.run : state.route.page === "compare" ? t("compare.title") : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
   document.title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
   patch(root, [page(state, { t, act: actions })]);
 }
@@ -75,6 +77,7 @@ function render(state) {
 store.subscribe(render);
 store.subscribe(desk.follow);
 store.subscribe(config.follow);
+store.subscribe(compare.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);
@@ -86,9 +89,10 @@ await controller.start();
 requestAnimationFrame(() => requestAnimationFrame(() => void whenHeatIsDrawn()));
 
 async function whenHeatIsDrawn() {
-  if (store.get().route.page !== "run" || store.get().heat.status === "loading") {
+  const ready = (/** @type {import("./state.js").State} */ { route, heat }) => route.page === "compare" || (route.page === "run" && heat.status !== "loading");
+  if (!ready(store.get())) {
     const stop = store.subscribe((state) => {
-      if (state.route.page !== "run" || state.heat.status === "loading" || state.heat.status === "idle") return;
+      if (!ready(state) || (state.route.page === "run" && state.heat.status === "idle")) return;
       stop();
       requestAnimationFrame(() => void whenHeatIsDrawn());
     });

@@ -19,6 +19,7 @@ import { followEnd } from "./data/geometry.js";
  * @typedef {{ status: "idle" | "loading" | "ready" | "error", data: T | null, error: ApiError | null }} Load
  */
 /** @typedef {{ histogram: HistogramAnswer, headroom: Grid, absmax: Grid }} LayerData */
+/** @typedef {{ name: string, gone: boolean, alerts: Alert[], series: Map<string, Series> }} Curves of one run; gone: there is no such run */
 /** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
 /**
  * @typedef {object} State
@@ -46,6 +47,7 @@ import { followEnd } from "./data/geometry.js";
  * @property {ApiError | null} notice what the last action came back with
  * @property {import("./data/desk.js").DeskState} desk the page of alerts
  * @property {{ other: Load<RunDetail>, copied: string }} config the run compared with, and what was copied last
+ * @property {{ curves: Load<Curves[]>, apart: Load<import("./data/compare.js").HeatAnswer[]> }} compare
  * @property {boolean} plotly whether the chart library is there
  */
 
@@ -75,6 +77,7 @@ export function initialState(given) {
     notice: null,
     desk: EMPTY_DESK,
     config: { other: IDLE, copied: "" },
+    compare: { curves: IDLE, apart: IDLE },
     plotly: false,
     ...given,
   };

@@ -11,6 +11,7 @@ export const RUN_TABS = ["overview", "layers", "config"];
 /** @type {Readonly<Record<string, Fields>>} page, or tab of a run -> fields */
 const FIELDS = {
   runs: {},
+  compare: { runs: null, x: ["tokens", "time"], smooth: ["10", "50"], of: ["absmax"], a: /^[0-7]$/, b: /^[0-7]$/ },
   overview: {},
   layers: {},
   config: { against: null, show: ["all"], find: null, attempt: /^-?\d{1,9}$/ },

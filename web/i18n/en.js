@@ -1,5 +1,6 @@
 /** English. */
 
+import { compareWords } from "./en-compare.js";
 import { configWords } from "./en-config.js";
 import { deskWords } from "./en-desk.js";
 
@@ -252,6 +253,7 @@ export const en = {
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  ...compareWords,
   ...configWords,
   ...deskWords,
 };
