@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Node brings certificate authorities of its own; the system's may know a proxy between here and the registry.
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: setup demo test test-long check bench clean
+.PHONY: setup demo test test-long check bench screenshots clean
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
@@ -64,6 +64,9 @@ check: setup .tools/.node ## lint, types and repetition; a warning is an error
 
 bench: $(VENV)/.dev ## the measurements behind every figure in the documents
 	$(BIN)/python -m tests.bench
+
+screenshots: $(VENV)/.dev ## the pictures of the pages in docs/images
+	$(BIN)/python -m tests.screenshots
 
 clean:
 	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-__all__ = ["Complaints", "browser", "listen"]
+__all__ = ["Complaints", "Visit", "browser", "listen", "visiting"]
 
 _FLAGS = (
     "--disable-background-networking",
@@ -56,3 +56,26 @@ def listen(page: Page, origin: str) -> Complaints:
         lambda request: None if request.url.startswith(allowed) else complaints.texts.append(f"asked {request.url}"),
     )
     return complaints
+
+
+@dataclass(slots=True)
+class Visit:
+    """A person at a wide screen. What is waited for may take as long as a busy machine needs."""
+
+    page: Page
+    complaints: Complaints
+    url: str
+
+    def go(self, place: str) -> None:
+        """To what follows ``#/`` in the address."""
+        self.page.goto(f"{self.url}/#/{place}")
+
+
+@contextmanager
+def visiting(executable: str, url: str) -> Iterator[Visit]:
+    """A visit to the server at ``url``."""
+    with browser(executable) as running:
+        page = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US").new_page()
+        page.set_default_timeout(30_000)
+        expect.set_options(timeout=30_000)
+        yield Visit(page, listen(page, url), url)

@@ -98,6 +98,20 @@ def test_published_port_can_be_moved() -> None:
     assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "7000", 6160)
 
 
+def test_it_can_be_published_to_other_machines() -> None:
+    answer = compose("config", "--format", "json", FLOATSCOPE_BIND="0.0.0.0")
+    (port,) = json.loads(answer.stdout)["services"]["server"]["ports"]
+    assert port["host_ip"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("names", "allowed"), [("", ""), ("scope.example", "server,scope.example")], ids=["any-name", "listed"]
+)
+def test_names_are_checked_once_some_are_listed(names: str, allowed: str) -> None:
+    answer = compose("config", "--format", "json", FLOATSCOPE_ALLOWED_HOSTS=names)
+    assert json.loads(answer.stdout)["services"]["server"]["environment"]["FLOATSCOPE_ALLOWED_HOSTS"] == allowed
+
+
 def test_server_is_confined(services: dict[str, Any]) -> None:
     server = services["server"]
     assert server["read_only"] is True
@@ -108,6 +122,13 @@ def test_server_is_confined(services: dict[str, Any]) -> None:
     assert all(" " not in argument for argument in server["healthcheck"]["test"])
 
 
+@pytest.mark.parametrize("profile", ["rocm", "cpu"])
+def test_each_service_has_a_read_only_root_and_no_capability(profile: str) -> None:
+    answer = compose("--profile", profile, "config", "--format", "json")
+    for service in json.loads(answer.stdout)["services"].values():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+
+
 def test_trainer_reaches_the_card_by_group_number(services: dict[str, Any]) -> None:
     trainer = services["trainer"]
     assert [device["source"] for device in trainer["devices"]] == ["/dev/kfd", "/dev/dri"]
@@ -115,7 +136,6 @@ def test_trainer_reaches_the_card_by_group_number(services: dict[str, Any]) -> N
     assert trainer["ipc"] == "host"
     assert trainer["depends_on"]["server"]["condition"] == "service_healthy"
     assert trainer["environment"]["FLOATSCOPE_SERVER"] == "http://server:6160"
-    assert services["server"]["environment"]["FLOATSCOPE_ALLOWED_HOSTS"] == "server"
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.rocm"])

@@ -1,20 +1,20 @@
 /** What happens: loads on navigation, merges live messages, carries out what a person asks for. */
 
-import { ApiError, getBlock, getJson, runPath, send } from "./api.js";
+import { ApiError, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
-import { COLUMN_LIMIT, gridFrom, mergeColumns } from "./data/grid.js";
+import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { looksCloser } from "./data/overhead.js";
 import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
+import { fetchGrid, fetchLayer } from "./grids.js";
 import { createLive } from "./live.js";
 import { createLoads } from "./loads.js";
 import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./data/route.js").Route} Route */
-/** @typedef {import("./data/grid.js").HeatMeta} HeatMeta */
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
 const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
@@ -69,12 +69,6 @@ export function createController(store) {
     });
   }
 
-  /** @param {string} run @param {Record<string, string | number | null>} query @param {AbortSignal} signal */
-  async function fetchGrid(run, query, signal) {
-    const block = await getBlock(runPath(run, "/heatmap", { columns: COLUMN_LIMIT, ...query }), signal);
-    return gridFrom(/** @type {HeatMeta} */ (/** @type {unknown} */ (block.meta)), float32(block, "values").data);
-  }
-
   async function loadHeat() {
     const { run, tab, kind, metric, format, from, to } = store.get().route;
     if (kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return;
@@ -85,16 +79,8 @@ export function createController(store) {
     const { run, tab, kind, format, from, to, layer } = store.get().route;
     if (layer === null || kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return store.set({ layer: IDLE });
     layerLoadedAt = Date.now();
-    return load("layer", async (signal) => {
-      const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
-      const query = { kind, from, to };
-      const [histogram, headroom, absmax] = await Promise.all([
-        getJson(runPath(run, "/histogram", { ...query, layer }), signal),
-        fetchGrid(run, { ...query, format, metric: "headroom", layers: index ?? layer }, signal),
-        fetchGrid(run, { ...query, format, metric: "absmax", layers: index ?? layer }, signal),
-      ]);
-      return { histogram, headroom, absmax };
-    });
+    const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
+    return load("layer", (signal) => fetchLayer({ run, kind, format, from, to, layer, index }, signal));
   }
 
   /** Settles on a kind once, so that it stays as the run goes on; the address then names it. @returns {boolean} whether it is settled */
@@ -252,6 +238,8 @@ export function createController(store) {
     navigate(change) {
       location.hash = formatRoute({ ...store.get().route, ...change });
     },
+    /** As `navigate`, without a step of its own on the way back: for what is typed. @param {Partial<Route>} change */
+    replace: (change) => location.replace(formatRoute({ ...store.get().route, ...change })),
     /** @param {Partial<Route>} change as a link that can be opened elsewhere */
     link: (change) => formatRoute({ ...store.get().route, ...change }),
     /** @param {State["cursor"]} cursor */

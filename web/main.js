@@ -1,5 +1,6 @@
 /** Entry: state, controller, and one patch of the document per frame in which something changed. */
 
+import { createCards } from "./cards.js";
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
 import { createCompare } from "./compare.js";
@@ -8,6 +9,7 @@ import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
 import { translator } from "./i18n/index.js";
+import { createScaler } from "./scaler.js";
 import { initialState, currentRun } from "./state.js";
 import { patch } from "./view/dom.js";
 import { loadPlotly } from "./view/plot.js";
@@ -32,6 +34,8 @@ const controller = createController(store);
 const desk = createDesk(store, controller.reload);
 const compare = createCompare(store, controller.reload);
 const config = createConfig(store, controller.reload);
+const scaler = createScaler(store, controller);
+const cards = createCards(store, controller);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
@@ -43,8 +47,12 @@ const actions = {
   ...controller,
   desk,
   config,
+  scaler,
+  cards,
   retry() {
     controller.retry();
+    scaler.again();
+    cards.again();
     if (store.get().route.page === "alerts") desk.refresh();
   },
   /** @param {import("./data/words.js").Language} language */
@@ -78,6 +86,8 @@ store.subscribe(render);
 store.subscribe(desk.follow);
 store.subscribe(config.follow);
 store.subscribe(compare.follow);
+store.subscribe(scaler.follow);
+store.subscribe(cards.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);

@@ -1,8 +1,10 @@
 /** Everything the page shows follows from this one object. */
 
 import { overtaken } from "./data/attempts.js";
+import { EMPTY_CARDS } from "./data/cards.js";
 import { EMPTY_DESK } from "./data/desk.js";
 import { followEnd } from "./data/geometry.js";
+import { EMPTY_SCALER } from "./data/scaler.js";
 
 /** @typedef {import("./api.js").ApiError} ApiError */
 /** @typedef {import("./data/types.js").RunItem} RunItem */
@@ -18,8 +20,15 @@ import { followEnd } from "./data/geometry.js";
  * @template T
  * @typedef {{ status: "idle" | "loading" | "ready" | "error", data: T | null, error: ApiError | null }} Load
  */
-/** @typedef {{ histogram: HistogramAnswer, headroom: Grid, absmax: Grid }} LayerData */
 /** @typedef {{ name: string, gone: boolean, alerts: Alert[], series: Map<string, Series> }} Curves of one run; gone: there is no such run */
+/**
+ * @typedef {object} LayerData
+ * @property {HistogramAnswer} histogram
+ * @property {Grid} headroom
+ * @property {Grid} absmax
+ * @property {import("./data/layer-series.js").LayerSeries} series
+ * @property {ReturnType<typeof import("./data/layer-series.js").updateRatio>} ratio
+ */
 /** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
 /**
  * @typedef {object} State
@@ -48,6 +57,8 @@ import { followEnd } from "./data/geometry.js";
  * @property {import("./data/desk.js").DeskState} desk the page of alerts
  * @property {{ other: Load<RunDetail>, copied: string }} config the run compared with, and what was copied last
  * @property {{ curves: Load<Curves[]>, apart: Load<import("./data/compare.js").HeatAnswer[]> }} compare
+ * @property {import("./data/scaler.js").ScalerState} scaler the tab of the loss scaler
+ * @property {import("./data/cards.js").CardsState} cards the tab of devices
  * @property {boolean} plotly whether the chart library is there
  */
 
@@ -78,6 +89,8 @@ export function initialState(given) {
     desk: EMPTY_DESK,
     config: { other: IDLE, copied: "" },
     compare: { curves: IDLE, apart: IDLE },
+    scaler: EMPTY_SCALER,
+    cards: EMPTY_CARDS,
     plotly: false,
     ...given,
   };

@@ -36,7 +36,7 @@ class ActivationTap:
     With ``operands`` inputs and output gradients of linear layers are observed too.
     """
 
-    def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], bool], *, operands: bool) -> None:
+    def __init__(self, recorder: Recorder, model: nn.Module, keep_scale: Callable[[], int], *, operands: bool) -> None:
         self._recorder = recorder
         self._model = weakref.ref(model)
         self._keep_scale = keep_scale

@@ -29,7 +29,7 @@ class CapturedPart(NamedTuple):
     kind: str
     layer: int
     format: str
-    loss_scaled: bool
+    loss_scaled: int
     placement: Placement
 
 

@@ -115,7 +115,7 @@ class CompiledOutputs:
     notes the loss scale of the step, which gradients carry; whether there is one.
     """
 
-    def __init__(self, recorder: Recorder, config: Config, keep_scale: Callable[[], bool]) -> None:
+    def __init__(self, recorder: Recorder, config: Config, keep_scale: Callable[[], int]) -> None:
         self._recorder = recorder
         self._config = config
         self._keep_scale = keep_scale
@@ -178,11 +178,11 @@ class CompiledOutputs:
         if recorder.buffer.activations:
             forward = [row for _, row in self._rows.values() if row.kind != "act_grad"]
             self._check.begin([row for row in forward if row.dtype is None])
-            scaled = self._config.compiled_operands and self._keep_scale()
+            scaled = self._keep_scale() if self._config.compiled_operands else 0
             for reference, row in self._rows.values():
                 dtype = row.dtype or self._readers.last_dtype
                 if dtype is not None and (stored := stored_format(dtype)) is not None:
-                    self._hand_on(row, reference(), stored, loss_scaled=scaled and row.kind == "act_grad")
+                    self._hand_on(row, reference(), stored, loss_scaled=scaled if row.kind == "act_grad" else 0)
             self._note_calls()
             self._follow_moves()
         elif self._readers.captured or self._merges != self._readers.merges:
@@ -195,7 +195,7 @@ class CompiledOutputs:
             else:
                 self._table.passed_over(layer)
 
-    def _hand_on(self, row: OutputRow, module: nn.Module | None, stored: str, *, loss_scaled: bool) -> None:
+    def _hand_on(self, row: OutputRow, module: nn.Module | None, stored: str, *, loss_scaled: int) -> None:
         recorder, cast = self._recorder, None
         if row.kind != "act" and module is not None and row.layer in self._table.casting:
             casts = announced(module)
@@ -267,7 +267,7 @@ def _device_of(module: nn.Module) -> torch.device:
 
 
 def compiled_code_tap(
-    recorder: Recorder, model: nn.Module, config: Config, keep_scale: Callable[[], bool]
+    recorder: Recorder, model: nn.Module, config: Config, keep_scale: Callable[[], int]
 ) -> CompiledOutputs | UntracedHooks:
     """What sees to code that torch.compile makes of the model; ``keep_scale`` as of ``CompiledOutputs``."""
     wanted = config.compiled_outputs or config.compiled_all_outputs or config.compiled_operands

@@ -18,6 +18,7 @@ import torch
 from floatscope._gradients import GradientTap
 from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
+from floatscope._step_buffer import FIRST_SCALER
 from floatscope._zero import own_fragment, real_part
 
 __all__ = ["DeepSpeedTap", "is_deepspeed_optimizer", "model_parameters"]
@@ -132,16 +133,16 @@ class DeepSpeedTap:
         self._read = self._gradients.read_kept(view, self._kept(optimizer, parameters), loss_scaled=scaled)
         self._gradients.optimizing()
 
-    def _keep_scale(self, optimizer: Any) -> bool:  # noqa: ANN401 (DeepSpeed's)
+    def _keep_scale(self, optimizer: Any) -> int:  # noqa: ANN401 (DeepSpeed's)
         """Keep the loss scale, a number of the host or with DeepSpeed's autocast a torch scaler's; whether there is
         one."""
         scaler = getattr(optimizer, "torch_autocast_gradscaler", None)
         scale = getattr(optimizer, "loss_scale", 1.0) if scaler is None else scaler._scale
         if scale is None or (scaler is None and scale == 1.0 and not getattr(optimizer, "dynamic_loss_scale", False)):
-            return False
-        if self._recorder.buffer.loss_scale is None:
-            self._recorder.buffer.loss_scale = self._recorder.scalar("loss_scale", scale)
-        return True
+            return 0
+        if FIRST_SCALER not in self._recorder.buffer.loss_scales:
+            self._recorder.buffer.loss_scales[FIRST_SCALER] = self._recorder.scalar("loss_scale", scale)
+        return FIRST_SCALER
 
     def _kept(self, optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # noqa: ANN401
         in_lists = _listed(optimizer)
@@ -171,7 +172,7 @@ class DeepSpeedTap:
         number, buffer = self._gradients.index_of(view), self._recorder.buffer
         assert number is not None, "it is followed since before the step"
         skipped = bool(optimizer.overflow)
-        if buffer.loss_scale is not None or skipped:
+        if buffer.loss_scales or skipped:
             buffer.found_inf[number] = [float(skipped)]
         norm = getattr(optimizer, "_global_grad_norm", None)
         if norm is None or (skipped and not isinstance(norm, torch.Tensor)):
@@ -191,7 +192,7 @@ class DeepSpeedTap:
             if self._gradients.was_stepped(parameters):
                 return  # of the step that the optimizer is going to begin
             self._gradients.begin_update()
-            self._gradients.read(parameters, loss_scaled=False)
+            self._gradients.read(parameters, loss_scaled=0)
 
 
 class _Step:

@@ -52,8 +52,8 @@ class Part(NamedTuple):
     layer: int
     row: int
     format: str
-    loss_scaled: bool
-    """The tensors carried the loss scale when they were measured."""
+    loss_scaled: int
+    """Whose loss scale the tensors carried when they were measured: the number of the scaler, from 1; 0 for none."""
     cast_scale: Scalar | FromAmax = 1.0
     """Factor at the cast that comes, on top of a loss scale."""
     placement: Placement = WHOLE
@@ -147,8 +147,8 @@ class DeviceRows:
         self._parallel: dict[tuple[str, int], int] = {}
         """Rows of a kind and layer in this step, where it takes more than one."""
         self._elements: dict[int, int] = {}
-        self._lists: bool | None = None
-        """Of the lists that were put so far: whether they carried the loss scale."""
+        self._lists: int | None = None
+        """Of the list that was put last: whose loss scale it carried."""
         self._apart = False
         """Whether a gradient began a part of its own."""
         self._used = 0
@@ -191,7 +191,7 @@ class DeviceRows:
         *,
         limit: int,
         format_: str,
-        loss_scaled: bool,
+        loss_scaled: int,
         placement: Placement = WHOLE,
     ) -> Part:
         """The part that a tensor of ``elements`` joins, or a new one where it must be kept apart."""
@@ -220,7 +220,7 @@ class DeviceRows:
         self._open[part.kind, part.layer] = part.row
         self._used = max(self._used, part.row + 1)
 
-    def put_list(self, listed: PartList, *, loss_scaled: bool) -> bool:
+    def put_list(self, listed: PartList, *, loss_scaled: int) -> bool:
         """Begin, or go on with, all of ``listed`` at once.
 
         False where one of them must be kept apart from what was read of its layer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ class GradientList:
     """
 
     def __init__(
-        self, recorder: Recorder, parameters: Sequence[torch.Tensor], known: dict[int, _Known], *, loss_scaled: bool
+        self, recorder: Recorder, parameters: Sequence[torch.Tensor], known: dict[int, _Known], *, loss_scaled: int
     ) -> None:
         self.ids = list(map(id, parameters))
         self.all = frozenset(self.ids)
@@ -146,15 +147,13 @@ class GradientLists:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._optimizers: dict[bool, weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer]] = {
-            # A scaler has the gradients of one step looked at with the loss scale, and without it.
-            loss_scaled: weakref.WeakKeyDictionary()
-            for loss_scaled in (False, True)
-        }
-        self._lists: dict[tuple[int, int, int, bool], GradientList] = {}
+        # A scaler has the gradients of one step looked at with the loss scale, and without it.
+        self._optimizers: defaultdict[int, weakref.WeakKeyDictionary[torch.optim.Optimizer, _OfOptimizer]]
+        self._optimizers = defaultdict(weakref.WeakKeyDictionary)
+        self._lists: dict[tuple[int, int, int, int], GradientList] = {}
 
     def of(
-        self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool
+        self, optimizer: torch.optim.Optimizer, *, loss_scaled: int
     ) -> tuple[list[torch.Tensor], GradientList | None]:
         """The parameters of ``optimizer``, and the list that they are known as."""
         optimizers = self._optimizers[loss_scaled]
@@ -176,14 +175,14 @@ class GradientLists:
             optimizers[optimizer] = _OfOptimizer(self._recorder.generation, copies, parameters, listed)
         return parameters, listed
 
-    def find(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> GradientList | None:
+    def find(self, parameters: Sequence[torch.Tensor], *, loss_scaled: int) -> GradientList | None:
         """The list of exactly these parameters."""
         if not parameters:
             return None
         known = self._lists.get(self._key(parameters, loss_scaled))
         return known if known is not None and known.valid and known.ids == list(map(id, parameters)) else None
 
-    def learn(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+    def learn(self, parameters: Sequence[torch.Tensor], *, loss_scaled: int) -> None:
         """Keep the list, if its gradients are dense ones that a variant can take as they are.
 
         Those without one now are taken as they were before.
@@ -214,7 +213,7 @@ class GradientLists:
         listed = GradientList(self._recorder, parameters, known, loss_scaled=loss_scaled)
         self._lists[self._key(parameters, loss_scaled)] = listed
 
-    def _key(self, parameters: Sequence[torch.Tensor], loss_scaled: bool) -> tuple[int, int, int, bool]:
+    def _key(self, parameters: Sequence[torch.Tensor], loss_scaled: int) -> tuple[int, int, int, int]:
         recorder = self._recorder
         return recorder.generation + recorder.ranks.revision, id(parameters[0]), len(parameters), loss_scaled
 
@@ -254,7 +253,7 @@ def _places(facts: list[_Known], device: torch.device) -> list[int]:
     return [i for i, fact in enumerate(facts) if fact.device == device]
 
 
-def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *, loss_scaled: bool) -> OnDevice:
+def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *, loss_scaled: int) -> OnDevice:
     rows = recorder.rows_on(device)
     at: list[int] = []
     parts: dict[int, Part] = {}

@@ -69,8 +69,8 @@ class GradientTap:
         """Called where it is done, or evaluates its closure again."""
         self.is_unscaled: Callable[[torch.Tensor], bool] = _never
         """Whether a scaler has unscaled the gradient of a parameter in this step."""
-        self.keep_scale: Callable[[], bool] = _no_scaler
-        """Notes the loss scale of this step; whether there is one."""
+        self.keep_scale: Callable[[], int] = _no_scaler
+        """Notes the loss scale of this step; the number of the scaler whose it is, 0 without one."""
 
     def install(self) -> None:
         """Start observing."""
@@ -138,12 +138,18 @@ class GradientTap:
         """Whether any of ``parameters`` was updated in this step."""
         return bool(self._stepped) and any(id(p) in self._stepped for p in parameters)
 
-    def scaler_updated(self) -> None:
-        """The scaler has dealt with every optimizer: those it skipped have had their step too."""
-        self._stepped |= self._read
-        self._read = frozenset()
+    def scaler_updated(self, optimizers: Iterable[torch.optim.Optimizer] | None = None) -> None:
+        """The scaler has dealt with every optimizer: those it skipped have had their step too.
 
-    def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: bool) -> None:
+        Where there are several scalers, with ``optimizers`` only.
+        """
+        done = self._read
+        if optimizers is not None:
+            done = done & {id(p) for optimizer in optimizers for p in parameters_of(optimizer)}
+        self._stepped |= done
+        self._read -= done
+
+    def read_optimizer(self, optimizer: torch.optim.Optimizer, *, loss_scaled: int) -> None:
         """Read the gradients that ``optimizer`` is about to use, and its learning rates."""
         if self._recorder.wants_gradients:
             parameters, listed = self._lists.of(optimizer, loss_scaled=loss_scaled)
@@ -178,13 +184,13 @@ class GradientTap:
             name = f"lr/{number}" if number else "lr"
             rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
 
-    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+    def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: int) -> None:
         """Measure the gradients of those parameters that are ours and were not read in this step yet."""
         listed = self._lists.find(parameters, loss_scaled=loss_scaled)
         self._read_listed(parameters, listed, loss_scaled=loss_scaled)
 
     def _read_listed(
-        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: bool
+        self, parameters: Sequence[torch.Tensor], listed: GradientList | None, *, loss_scaled: int
     ) -> None:
         if self._recorder.capturing():
             # No table can be filled for a launch of many.
@@ -227,7 +233,7 @@ class GradientTap:
         optimizer: torch.optim.Optimizer,
         kept: Iterable[tuple[torch.Tensor, torch.Tensor]],
         *,
-        loss_scaled: bool,
+        loss_scaled: int,
     ) -> int:
         """Read gradients that are ``kept`` apart from their parameters, and the learning rates; how many they are."""
         before = len(self._read)
@@ -236,10 +242,10 @@ class GradientTap:
         self._read_rates(optimizer)
         return len(self._read) - before
 
-    def _read_each(self, parameters: Sequence[torch.Tensor], *, loss_scaled: bool) -> None:
+    def _read_each(self, parameters: Sequence[torch.Tensor], *, loss_scaled: int) -> None:
         self._read_pairs(((p, p.grad) for p in parameters if p.grad is not None), loss_scaled=loss_scaled)
 
-    def _read_pairs(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], *, loss_scaled: bool) -> None:
+    def _read_pairs(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], *, loss_scaled: int) -> None:
         """Of parameters and their gradients."""
         recorder = self._recorder
         read = set()
@@ -278,7 +284,7 @@ class GradientTap:
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
             self.changing(optimizer, closure is None)
             if closure is None:
-                self.read_optimizer(optimizer, loss_scaled=False)
+                self.read_optimizer(optimizer, loss_scaled=0)
                 self.optimizing()
                 return None
             observed = _ObservedClosure(self, optimizer, closure)
@@ -357,7 +363,7 @@ class _ObservedClosure:
             self._tap.before_evaluation(self._optimizer)
         result = self._closure()
         with _stepping, OwnOperations():
-            self._tap.read_optimizer(self._optimizer, loss_scaled=False)
+            self._tap.read_optimizer(self._optimizer, loss_scaled=0)
             self._tap.optimizing()
         return result
 
@@ -390,7 +396,7 @@ class _ClipObserver:
         buffer = self._recorder.buffer
         if two and buffer.framework_norm is None:
             buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
-            buffer.framework_norm_scaled = scaled and not self._tap.is_unscaled(ours[0])
+            buffer.framework_norm_scaled = 0 if self._tap.is_unscaled(ours[0]) else scaled
             buffer.framework_norm_of = sum(p.grad is not None for p in ours)
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
@@ -428,8 +434,8 @@ def _never(parameter: torch.Tensor) -> bool:
     return False
 
 
-def _no_scaler() -> bool:
-    return False
+def _no_scaler() -> int:
+    return 0
 
 
 def _nobody_asks(*_: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from floatscope._operands import scale_from_amax
 from floatscope._packing import yield_the_interpreter
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._stats import RowValues, WordAt
-from floatscope._step_buffer import StepBuffer
+from floatscope._step_buffer import FIRST_SCALER, StepBuffer
 from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
 
 __all__ = ["Pending", "ScaleTrace"]
@@ -43,18 +44,16 @@ _Values = dict[_Key, float]
 
 
 class ScaleTrace:
-    """The loss scale of the last step that was read, which the next one is compared with. One thread's."""
+    """The loss scales of the last step that was read, which the next one is compared with. One thread's."""
 
     def __init__(self) -> None:
-        self._last: float | None = None
+        self._last: dict[int, float] = {}
 
-    def changed(self, scale: float | None) -> float | None:
-        """The scale before, if ``scale`` is another one."""
-        before = self._last
-        if scale is None:
-            return None
-        self._last = scale
-        return before if before is not None and before != scale else None
+    def changed(self, scales: Mapping[int, float]) -> dict[int, float]:
+        """Of those in ``scales`` that are others now what they were before, by the number of the scaler."""
+        before = {n: self._last[n] for n, scale in scales.items() if n in self._last and self._last[n] != scale}
+        self._last.update(scales)
+        return before
 
 
 class Pending:
@@ -83,17 +82,20 @@ class Pending:
         self.nbytes = 512 + 200 * parts + sum(transit.nbytes for transit in self._transits.values())
 
     def ready(self) -> bool:
-        """Whether every copy has arrived."""
-        return all(transit.ready() for transit in self._transits.values())
+        """Whether every copy has arrived, and the card has passed every event."""
+        phases = self._buffer.phases
+        return all(transit.ready() for transit in self._transits.values()) and (phases is None or phases.ready())
 
     def resolve(self) -> StepRecord:
         """The record; waits for the copies."""
         arrived = {device: transit.resolve() for device, transit in self._transits.items()}
         values = {key: _number(value, arrived) for key, value in _values(self._buffer).items()}
-        scale = values.get("loss_scale", 1.0)
-        divisor = scale if 0 < scale < math.inf else 1.0
+        if self._buffer.phases is not None:
+            values.update({f"phase/{name}_s": spent for name, spent in self._buffer.phases.seconds().items()})
+        loss_scales = {number: values[_scale_name(number)] for number in self._buffer.loss_scales}
+        divisors = {number: scale for number, scale in loss_scales.items() if 0 < scale < math.inf}
         parts, rows = _written(self._parts, arrived)
-        carried = np.array([divisor if part.loss_scaled else 1.0 for part in parts])
+        carried = np.array([divisors.get(part.loss_scaled, 1.0) for part in parts])
         scales = [_cast_scale(part, amax, arrived) for part, amax in zip(parts, rows.absmax.tolist(), strict=True)]
         coming = np.array([self._coming(part, scale) for part, scale in zip(parts, scales, strict=True)])
         summaries = []
@@ -117,9 +119,8 @@ class Pending:
                 in_norm = in_norm[[parts[i].placement.counts for i in in_norm]]
             sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
             values[norm] = sumsq if share else math.sqrt(sumsq)
-        scalars, events = _conclusions(
-            self.step, values, scale, self._scales.changed(values.get("loss_scale")), gradients
-        )
+        scaling = _Scaling(loss_scales, self._scales.changed(loss_scales), self._buffer.scaler_of)
+        scalars, events = _conclusions(self.step, values, scaling, gradients)
         rows_lost = self._rows_lost()
         return StepRecord(
             step=self.step,
@@ -180,27 +181,46 @@ def _rows_at(rows: RowValues, at: NDArray[np.intp]) -> RowValues:
 def _values(buffer: StepBuffer) -> dict[_Key, Scalar]:
     values: dict[_Key, Scalar] = {_Given(name): value for name, value in buffer.scalars.items()}
     values.update(buffer.own)
-    if buffer.loss_scale is not None:
-        values["loss_scale"] = buffer.loss_scale
+    values.update({_scale_name(number): scale for number, scale in buffer.loss_scales.items()})
     values.update({(NONFINITE, i, 0): count for i, count in enumerate(buffer.raw_loss_nonfinite.values())})
     for optimizer, found in buffer.found_inf.items():
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
     if buffer.framework_norm is not None:
-        values[FRAMEWORK, int(buffer.framework_norm_scaled), buffer.framework_norm_of] = buffer.framework_norm
+        values[FRAMEWORK, buffer.framework_norm_scaled, buffer.framework_norm_of] = buffer.framework_norm
     values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
     return values
 
 
+class _Scaling(NamedTuple):
+    """The loss scales of a step by the number of their scalers, those of them that have changed as they were before,
+    and which optimizers do not belong to the first scaler."""
+
+    scales: dict[int, float]
+    before: dict[int, float]
+    scaler_of: dict[int, int]
+
+    def of_optimizer(self, optimizer: int) -> float:
+        """The scale by which its gradients were scaled."""
+        return self.scales.get(self.scaler_of.get(optimizer, FIRST_SCALER), 1.0)
+
+
+def _scale_name(number: int) -> str:
+    return "loss_scale" if number == FIRST_SCALER else f"loss_scale/{number - FIRST_SCALER}"
+
+
 def _conclusions(
-    step: int, values: _Values, scale: float, before: float | None, gradients: int
+    step: int, values: _Values, scaling: _Scaling, gradients: int
 ) -> tuple[dict[str, float], list[wire.Event]]:
     """The scalars of the step and the events that follow from its numbers. ``gradients`` were read in it."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
     given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
     measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
     events = []
-    if before is not None:
-        events.append(wire.Event(step=step, kind="scale_changed", detail={"from": before, "to": scale}))
+    for number, before in scaling.before.items():
+        detail: dict[str, str | int | float | bool | None] = {"from": before, "to": scaling.scales[number]}
+        if number > FIRST_SCALER:
+            detail["scaler"] = number - FIRST_SCALER
+        events.append(wire.Event(step=step, kind="scale_changed", detail=detail))
     found = [(optimizer, value) for (what, optimizer, _), value in measured if what == FOUND_INF]
     if found:
         skips = sorted({optimizer for optimizer, value in found if value})
@@ -208,7 +228,10 @@ def _conclusions(
         if skips:
             # A fused optimizer that was called and did nothing has swallowed nothing.
             scalars = {name: value for name, value in scalars.items() if not name.startswith(f"{SWALLOWED}/")}
-        events += [wire.Event(step=step, kind="skipped", detail={"optimizer": o, "scale": scale}) for o in skips]
+        events += [
+            wire.Event(step=step, kind="skipped", detail={"optimizer": o, "scale": scaling.of_optimizer(o)})
+            for o in skips
+        ]
     clips = [value for (what, _, _), value in measured if what == CLIP]
     if clips:
         # NaN when a norm was; with min() that would depend on the order.
@@ -216,7 +239,8 @@ def _conclusions(
     for (what, scaled, compared), value in measured:
         # Of gradients that are clipped in parts there is no norm of all.
         if what == FRAMEWORK and compared == gradients:
-            scalars["grad_norm/framework"] = value / scale if scaled and 0 < scale < math.inf else value
+            scale = scaling.scales.get(scaled, 1.0)
+            scalars["grad_norm/framework"] = value / scale if 0 < scale < math.inf else value
     nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
     if nonfinite:
         scalars["raw_loss_nonfinite"] = sum(nonfinite)

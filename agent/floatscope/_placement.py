@@ -50,6 +50,9 @@ _UNKNOWN = "not merged over ranks: nothing says how its parameters are spread (n
 _PARTIAL = "not merged over ranks: partial DTensors, which a reduction has yet to finish"
 _ENGINE = "deepspeed.runtime.engine"
 
+engines: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""DeepSpeed engines whose model is watched without them: they know which ranks hold the same."""
+
 
 def group_placement(kind: str, members: Sequence[int], rank: int) -> Placement:
     """``members`` are the ranks that hold the same as ``rank``, itself among them: the first one's counts."""
@@ -179,7 +182,7 @@ class Ranks:
         model = self._model()
         modules: list[Any] = [*model.modules()] if model is not None and torch.distributed.is_available() else []
         engine: Any = getattr(sys.modules.get(_ENGINE), "DeepSpeedEngine", ())
-        for module in modules + [module for known in self._ddp if (module := known()) is not None]:
+        for module in [*modules, *(module for known in self._ddp if (module := known()) is not None), *engines]:
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 yield module.process_group, module._module_parameters
             elif isinstance(module, engine):

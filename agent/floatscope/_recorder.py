@@ -126,7 +126,7 @@ class Recorder:
         tensor: torch.Tensor,
         *,
         cast: Operand | None = None,
-        loss_scaled: bool = False,
+        loss_scaled: int = 0,
         later: bool = False,
         parameter: torch.Tensor | None = None,
     ) -> bool:
@@ -164,7 +164,7 @@ class Recorder:
         self.table.unseen(layer, f"{kind} not observed: {reason or _FAILED}")
         return False
 
-    def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: bool = False) -> bool:
+    def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: int = 0) -> bool:
         """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
 
         Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
@@ -212,7 +212,7 @@ class Recorder:
         tensor: torch.Tensor,
         cast: Operand | None,
         *,
-        loss_scaled: bool,
+        loss_scaled: int,
         placement: Placement,
     ) -> Part:
         stored = stored_format(tensor.dtype)
@@ -241,7 +241,7 @@ class Recorder:
             return self.keep(cast.scale, None if isinstance(into, FromAmax) else into)
         return float(cast.scale)
 
-    def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: bool) -> None:
+    def meet(self, kind: str, layer: int, format_: str, cast: Operand | None = None, *, loss_scaled: int) -> None:
         """Note the format that a tensor of the layer meets."""
         known = (format_, cast.scaling if cast is not None else loss_scaled)
         if self._met.get((kind, layer)) == known:
@@ -279,7 +279,7 @@ class Recorder:
         stored = stored_format(tensors[0].dtype)
         assert stored is not None, "made here"
         parts = [
-            rows.part_for(kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=False)
+            rows.part_for(kind, layer, t.numel(), limit=self.row_elements, format_=stored, loss_scaled=0)
             for layer, t in zip(layers, tensors, strict=True)
         ]
         done = False
@@ -327,7 +327,7 @@ class Recorder:
         hist: torch.Tensor | None,
         *,
         format_: str,
-        loss_scaled: bool = False,
+        loss_scaled: int = 0,
         cast_scale: float | torch.Tensor | FromAmax = 1.0,
         placement: Placement | None = None,
     ) -> None:

@@ -1,9 +1,11 @@
-"""Observes a torch GradScaler: overflow steps, which it skips, and the scale that gradients carried when read."""
+"""Observes torch's GradScalers: overflow steps, which they skip, and the scale that gradients carried when read."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,74 +13,123 @@ from floatscope._gradients import GradientTap, parameters_of
 from floatscope._own_ops import OwnOperations
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
+from floatscope._step_buffer import FIRST_SCALER
 
 __all__ = ["ScalerTap"]
 
 
-class ScalerTap:
-    """Has the gradients read when ``scaler`` begins to unscale them, and keeps found_inf of each optimizer.
+class _Unscaled(NamedTuple):
+    """An optimizer whose gradients were unscaled in this step, by which scaler, and the flags it got."""
 
-    Whether a step was skipped is decided by found_inf: fused optimizers are called on overflow steps too.
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    flags: list[torch.Tensor]
+
+
+class ScalerTap:
+    """Has gradients read when a scaler begins to unscale them, and keeps found_inf of each optimizer.
+
+    Whether a step was skipped is decided by found_inf: fused optimizers are called on overflow steps too. There may be
+    several scalers, as of two models in adversarial training; they are numbered in the order of their first use, and
+    what a backward pass computes carries the scale of the one that has scaled last.
     """
 
     def __init__(self, recorder: Recorder, gradients: GradientTap, scaler: torch.amp.GradScaler) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._scaler = scaler
-        self._found: dict[int, tuple[torch.optim.Optimizer, list[torch.Tensor]]] = {}
-        """Of each optimizer whose gradients were unscaled in this step, its flags."""
+        self._scalers = weakref.WeakSet([scaler])
+        self._numbers: weakref.WeakKeyDictionary[torch.amp.GradScaler, int] = weakref.WeakKeyDictionary()
+        self._last: Callable[[], torch.amp.GradScaler | None] = weakref.ref(scaler)
+        """The one that has scaled last."""
+        self._found: dict[int, _Unscaled] = {}
+        """By optimizer."""
+        self._observed: set[type] = set()
+        self._seen_scaling: set[type] = set()
+        """Classes of which it is seen: a scaler alone is the last one anyway."""
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Start observing the scaler's class."""
         self._gradients.keep_scale = self.keep_scale
         self._gradients.is_unscaled = self._is_unscaled
-        cls = type(self._scaler)
-        self._undo.append(observe(cls, "_unscale_grads_", _Unscaling(self)))
-        self._undo.append(observe(cls, "update", _Updating(self)))
+        for scaler in self._scalers:
+            self._observe(type(scaler))
+
+    def follow(self, scaler: torch.amp.GradScaler) -> None:
+        """Another one may be used."""
+        self._scalers.add(scaler)
+        self._observe(type(scaler))
+        for cls in self._observed - self._seen_scaling:
+            self._seen_scaling.add(cls)
+            self._undo.append(observe(cls, "scale", _Scaling(self)))
+
+    def _observe(self, cls: type) -> None:
+        if cls not in self._observed:
+            self._observed.add(cls)
+            self._undo.append(observe(cls, "_unscale_grads_", _Unscaling(self)))
+            self._undo.append(observe(cls, "update", _Updating(self)))
 
     def remove(self) -> None:
         """Stop observing."""
         while self._undo:
             self._undo.pop()()
 
-    def keep_scale(self) -> bool:
+    def scales(self, scaler: object) -> None:
+        if scaler in self._scalers:
+            assert isinstance(scaler, torch.amp.GradScaler), "nothing else is followed"
+            self._last = weakref.ref(scaler)
+
+    def keep_scale(self) -> int:
         """Keep the scale of this step, as of its first use: ``update`` changes the tensor in place.
 
-        False before the scaler's first use and for a disabled one, which has no scale. During a capture it has no
-        value yet.
+        The number of its scaler; 0 before a scaler's first use and for a disabled one, which has no scale. During a
+        capture it has no value yet.
         """
-        scale = self._scaler._scale if self._scaler.is_enabled() else None
-        known = self._recorder.buffer.loss_scale is not None or self._recorder.capturing()
-        if scale is not None and not known:
+        scaler = self._last()
+        return self._keep_scale_of(scaler) if scaler is not None else 0
+
+    def _keep_scale_of(self, scaler: torch.amp.GradScaler) -> int:
+        scale = scaler._scale if scaler.is_enabled() else None
+        if scale is None:
+            return 0
+        number = self._numbers.get(scaler)
+        if number is None:
+            taken = set(self._numbers.values())
+            number = self._numbers[scaler] = next(n for n in count(FIRST_SCALER) if n not in taken)
+        buffer = self._recorder.buffer
+        if number not in buffer.loss_scales and not self._recorder.capturing():
             with OwnOperations():
-                self._recorder.buffer.loss_scale = self._recorder.keep(scale)
-        return scale is not None
+                buffer.loss_scales[number] = self._recorder.keep(scale)
+        return number
 
     def _is_unscaled(self, parameter: torch.Tensor) -> bool:
-        return any(parameter is other for optimizer, _ in self._found.values() for other in parameters_of(optimizer))
+        return any(parameter is other for found in self._found.values() for other in parameters_of(found.optimizer))
 
     def end_step(self) -> None:
         """Keep the flags of a step whose scaler was not updated."""
-        self._keep_found()
+        self._keep_found(list(self._found))
 
-    def _keep_found(self) -> None:
+    def _keep_found(self, indices: list[int]) -> list[torch.optim.Optimizer]:
         # Copies: ``update`` adds the flags of all optimizers up in the first one's tensor.
-        for index, (_, flags) in self._found.items():
-            self._recorder.buffer.found_inf[index] = [self._recorder.keep(flag) for flag in flags]
-        self._found.clear()
+        buffer, optimizers = self._recorder.buffer, []
+        for index in indices:
+            optimizer, scaler, flags = self._found.pop(index)
+            buffer.found_inf[index] = [self._recorder.keep(flag) for flag in flags]
+            if (number := self._numbers.get(scaler, FIRST_SCALER)) != FIRST_SCALER:
+                buffer.scaler_of[index] = number
+            optimizers.append(optimizer)
+        return optimizers
 
-    def before_unscale(self, scaler: object, optimizer: torch.optim.Optimizer) -> None:
-        if scaler is self._scaler and self._gradients.index_of(optimizer) is not None:
+    def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401 (a GradScaler)
+        if scaler in self._scalers and self._gradients.index_of(optimizer) is not None:
             self._gradients.begin(optimizer)
-            self.keep_scale()
-            self._gradients.read_optimizer(optimizer, loss_scaled=True)
+            self._gradients.read_optimizer(optimizer, loss_scaled=self._keep_scale_of(scaler))
 
-    def after_unscale(self, scaler: object, optimizer: torch.optim.Optimizer, found: dict[Any, torch.Tensor]) -> None:
+    def after_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer, found: dict[Any, torch.Tensor]) -> None:  # noqa: ANN401
         index = self._gradients.index_of(optimizer)
-        if scaler is self._scaler and index is not None:
+        if scaler in self._scalers and index is not None:
             # The tensors themselves: a sharded scaler reduces them over the ranks after this.
-            self._found[index] = optimizer, list(found.values())
+            self._found[index] = _Unscaled(optimizer, scaler, list(found.values()))
 
     @property
     def waits(self) -> bool:
@@ -86,11 +137,24 @@ class ScalerTap:
         return bool(self._found)
 
     def before_update(self, scaler: object) -> None:
-        if scaler is self._scaler:
-            dealt_with = [optimizer for optimizer, _ in self._found.values()]
-            self._keep_found()
-            self._gradients.scaler_updated()
+        if scaler in self._scalers:
+            dealt_with = self._keep_found([i for i, found in self._found.items() if found.scaler is scaler])
+            # One alone has dealt with all that was read, by clipping too.
+            self._gradients.scaler_updated(dealt_with if len(self._numbers) > 1 else None)
             self._gradients.settled(*dealt_with)
+
+
+class _Scaling:
+    """Sees ``scale(self, outputs)``."""
+
+    def __init__(self, tap: ScalerTap) -> None:
+        self._tap = tap
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tap.scales(args[0])
+
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        pass
 
 
 class _Unscaling:

@@ -30,7 +30,7 @@ from floatscope._layers import Coverage, CoverageReport, LayerTable
 from floatscope._log import logger
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
-from floatscope._phases import Phases
+from floatscope._phases import Phases, marks_of
 from floatscope._placement import Ranks, rank_and_world
 from floatscope._record import EventRecord, LostRecord, NoThreadError, PendingRecord, Sink
 from floatscope._recorder import Recorder
@@ -54,7 +54,6 @@ _ending_alone: list[tuple[threading.Thread, Sink]] = []
 """Those that close the scopes of collected models. No daemon must be at work when the interpreter is torn down."""
 _retired: list[Callable[[], None]] = []
 """Removals for models that were collected: the hooks may be running at that moment, so they stay until later."""
-
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -150,8 +149,8 @@ class Scope:
         self._removals.append(self._driver.remove)
 
     def time_phases(self) -> None:
-        """Tell of each step how long its phases took on the training thread."""
-        self._phases = Phases(self._recorder, self._gradients)
+        """Tell of each step how long its phases took: on the card, or else on the training thread."""
+        self._phases = Phases(self._recorder, self._gradients, marks_of(self._table.parameters()))
         self._phases.install()
         self._removals.append(self._phases.remove)
 
@@ -179,8 +178,10 @@ class Scope:
         return None if self._closed else self._gradients.before_step(*called)
 
     def use_scaler(self, scaler: torch.amp.GradScaler) -> None:
-        """Observe ``scaler``, which was not there when the scope was made; only the first one counts."""
-        if self._scaler is None and not self._closed:
+        """Observe ``scaler`` too, which was not there when the scope was made, or is another one."""
+        if self._scaler is not None and not self._closed:
+            self._scaler.follow(scaler)
+        elif not self._closed:
             self._scaler = ScalerTap(self._recorder, self._gradients, scaler)
             self._scaler.install()
             self._removals.append(self._scaler.remove)
@@ -242,8 +243,9 @@ class Scope:
 
     def _conclude_step(self) -> None:
         recorder = self._recorder
-        if self._phases is not None:
-            self._phases.end_step()
+        with _concluding:
+            if self._phases is not None:
+                self._phases.end_step()
         with _concluding:
             if self._scaler is not None:
                 self._scaler.end_step()

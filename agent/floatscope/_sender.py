@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import random
+import socket
 import threading
 import time
 import weakref
@@ -87,7 +88,7 @@ class Sender:
     """A ``Sink`` that speaks protocol v1 to ``server_url`` (http://HOST:PORT).
 
     ``token`` travels in the Authorization header only. ``config`` must be plain data; what ``judge`` returns, called on
-    the sending thread, joins it as "doctor". Raises ``ValueError`` for an
+    the sending thread, joins it as "doctor", and the machine's name as "host". Raises ``ValueError`` for an
     address or a configuration that cannot be used, ``NoThreadError`` without a thread; after that nothing raises. In a
     forked child the copy is inert.
     """
@@ -330,6 +331,7 @@ class Sender:
         if self._judge is not None:
             with _judging:
                 self._config["doctor"] = _plain({"verdicts": self._judge()})["verdicts"]
+                self._config["host"] = socket.gethostname()
         refused = self._link.run()
         if refused is not None:
             self._stop(

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from floatscope._device_rows import Part, Scalar, Transit
 from floatscope._sampling import Wanted
 
-__all__ = ["StepBuffer"]
+__all__ = ["FIRST_SCALER", "StepBuffer", "Times"]
+
+FIRST_SCALER = 1
+"""Its number; 0 stands for none."""
+
+
+class Times(Protocol):
+    """Seconds by name that a card knows once it has come so far."""
+
+    def ready(self) -> bool: ...
+    def seconds(self) -> dict[str, float]: ...
 
 
 @dataclass(slots=True)
@@ -30,7 +41,10 @@ class StepBuffer:
     """The user's."""
     own: dict[str, Scalar] = field(default_factory=dict)
     """Measured here."""
-    loss_scale: Scalar | None = None
+    loss_scales: dict[int, Scalar] = field(default_factory=dict)
+    """By the number of the scaler, from 1."""
+    scaler_of: dict[int, int] = field(default_factory=dict)
+    """The scaler that has unscaled an optimizer's gradients, where it is not the first."""
     found_inf: dict[int, list[Scalar]] = field(default_factory=dict)
     """By optimizer; non-zero where its gradients were not finite and the scaler skips its step."""
     clip_coefficients: dict[torch.device | None, Scalar] = field(default_factory=dict)
@@ -44,9 +58,11 @@ class StepBuffer:
     """What is made of the gradients' sum of squares, as ``Ranks.norm`` says."""
     framework_norm: Scalar | None = None
     """The 2-norm by which gradients were clipped."""
-    framework_norm_scaled: bool = False
-    """It carries the loss scale."""
+    framework_norm_scaled: int = 0
+    """The scaler whose loss scale it carries; 0 for none."""
     framework_norm_of: int = 0
     """Gradients of ours in it."""
+    phases: Times | None = None
+    """What events on a card will tell of the step's phases."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""

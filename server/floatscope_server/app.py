@@ -20,10 +20,11 @@ from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
 from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.query import routes as query_routes
-from floatscope_server.query import window_routes
+from floatscope_server.query import scaler_routes, window_routes
 from floatscope_server.query.dumps import DumpTooLargeError, UnknownDumpError
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.line import BadQueryError, UnknownRunError
+from floatscope_server.report import routes as report_routes
 from floatscope_server.responses import JSONText, busy, error_body
 from floatscope_server.security import SecurityMiddleware, authorize
 from floatscope_server.services import Services
@@ -34,6 +35,8 @@ __all__ = ["ROUTERS", "create_app"]
 ROUTERS = (
     query_routes.router,
     window_routes.router,
+    scaler_routes.router,
+    report_routes.router,
     alert_routes.router,
     endpoint_routes.router,
     delivery_routes.router,

@@ -97,7 +97,7 @@ class Writer(SQLModel, table=True):
 
     ``number`` stands for ``id`` in telemetry. ``layer_map`` is ``store.layermap.LayerMap`` as bytes. What was lost is
     counted apart: ``dropped`` by the agent's own total in its beats, ``declared`` in its gaps, ``left_out`` by the
-    server. ``cost`` is the newest ``wire.Cost``.
+    server. ``cost`` is the newest ``wire.Cost``. ``doctor`` are the verdicts on ``host``, of its first writer.
     """
 
     __tablename__ = "writer"
@@ -121,6 +121,8 @@ class Writer(SQLModel, table=True):
     clock_offset_ms: float = 0.0
     bye: str | None = None
     layer_map: bytes = Field(default=b"", sa_column=Column(LargeBinary, nullable=False))
+    host: str | None = None
+    doctor: list[dict[str, str]] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
 
 
 class LayerRow(SQLModel, table=True):

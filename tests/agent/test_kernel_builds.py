@@ -6,6 +6,7 @@ import ctypes.util
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,39 @@ def test_hiprtc_builds_the_source() -> None:
     assert b"statistics_and_histogram" in code
     with pytest.raises(RuntimeError, match="hiprtc failed: "):
         compile_source(HIP, "not C++", build.options())
+
+
+_ENDS_EARLY = """
+import threading, time
+from floatscope._stats import _rtc
+
+class Library:
+    def __getattr__(self, name):
+        if name == "nvrtcCompileProgram":
+            def compile(*arguments):
+                compiling.set()
+                time.sleep(0.5)
+                print("compiled", flush=True)
+                return 1
+            return compile
+        return lambda *arguments: 0
+
+compiling = threading.Event()
+_rtc._load = lambda *given: Library()
+
+def work():
+    try:
+        _rtc.compile_source(_rtc.CUDA, "", [])
+    except RuntimeError:
+        print("told", flush=True)
+
+threading.Thread(target=work, daemon=True).start()
+assert compiling.wait(30)
+print("the program is over", flush=True)
+"""
+
+
+def test_a_process_that_ends_waits_for_its_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", _ENDS_EARLY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["the program is over", "compiled"]

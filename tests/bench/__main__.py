@@ -17,6 +17,7 @@ _BENCHES = {
     "governor": "the default settings against the budget of 1 %, on the CPU",
     "host": "time of the training thread by section of a step, as for a GPU",
     "startup": "what an installed Floatscope costs a Python process that never trains",
+    "cards": "the sidecar that reads 8 cards once a second",
     "sender": "handing over a step, while no server takes it",
     "spool": "the same with a spool, for every state of the server and of the disk, and an outage",
     "seal": "turning the tail of a stream into tiles, beside ingest",

@@ -8,15 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.chromium import Complaints, browser, listen
+from tests.chromium import Visit, visiting
+from tests.pages import serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
@@ -53,40 +53,20 @@ def _receiver() -> Iterator[str]:
             thread.join()
 
 
-@dataclass(slots=True)
-class Visit:
-    page: Page
-    complaints: Complaints
-    url: str
-
-    def go(self, place: str) -> None:
-        self.page.goto(f"{self.url}/#/{place}")
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("alerts")
-    command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(folder / "data")]
-    command += ["--webhook-allow", "127.0.0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        try:
-            assert address is not None
-            log = _log(folder / "trainer_log.jsonl")
-            load = [sys.executable, "-m", "floatscope", "import", str(log), "--run", MARKUP, "--server", address[0]]
-            subprocess.run(load, check=True, capture_output=True)
-            yield address[0]
-        finally:
-            process.terminate()
+    with serving(folder / "data", "--webhook-allow", "127.0.0.1") as url:
+        log = _log(folder / "trainer_log.jsonl")
+        load = [sys.executable, "-m", "floatscope", "import", str(log), "--run", MARKUP, "--server", url]
+        subprocess.run(load, check=True, capture_output=True)
+        yield url
 
 
 @pytest.fixture(scope="module")
 def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
-    with browser(program("chromium")) as running:
-        context = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
-        page = context.new_page()
-        yield Visit(page, listen(page, url), url)
+    with visiting(program("chromium"), url) as visit:
+        yield visit
 
 
 def test_an_alert_is_found_explained_acknowledged_and_silenced(visit: Visit) -> None:

@@ -57,7 +57,7 @@ def _train(
         series["tokens"] = [100.0 * (step + 1) for step in range(steps)]
     values = tuple(scalars(one, 0, what) for one, what in series.items())
     assert isinstance(agent.deliver(wire.Body(summaries=(summaries("grad", 0, top),), scalars=values)), wire.Ack)
-    agent.send(wire.Bye(seq=agent.seq, reason="finished"))
+    agent.send(wire.Bye(seq=agent.seq + 1, reason="finished"))
     agent.close()
 
 

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "inside" / "deepspeed_loop.py"
 STEPS = 4
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_it_is_watched_and_nothing_changes(
     train: Callable[..., str], server: Server, tmp_path: Path, stage: int
 ) -> None:

@@ -59,3 +59,31 @@ def test_an_attached_loop(fused: bool) -> None:
     row = sink.row(2, "grad", "4")
     assert row is not None
     assert row["infs"] + row["nans"] > 0
+
+
+def test_phases_are_those_of_the_card() -> None:
+    """The backward pass is long there and launched at once: the host's clock would tell next to nothing of it."""
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    batch = torch.randn(4096, 2048, device="cuda")
+    with waiting() as found:
+        for step in range(6):
+            if step == 3:
+                torch.cuda.synchronize()
+                begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                begun.record()
+                torch.cuda.set_sync_debug_mode("error")
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        ended.record()
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        sink = found.sink
+        phases = {name: sink.scalar(f"phase/{name}_s") for name in ("data", "forward", "backward", "optimizer")}
+    spent = {name: [value for value in values[3:] if value is not None] for name, values in phases.items()}
+    assert all(len(values) == 3 for values in spent.values())
+    assert all(value > 0 for name in ("forward", "backward", "optimizer") for value in spent[name])
+    # They add up to the time of the card; what our own reading takes at a step's end lies between two of them.
+    assert sum(map(sum, spent.values())) == pytest.approx(1e-3 * begun.elapsed_time(ended), rel=0.25)
+    assert sum(spent["backward"]) > sum(spent["forward"]) / 2

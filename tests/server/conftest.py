@@ -350,6 +350,7 @@ class Pen:
     age_s: float = 0.0
     """Seconds since it began, by a clock of its own."""
     gone: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
     seq: int = 0
     answers: queue.Queue[wire.ServerMessage] = field(default_factory=queue.Queue)
 
@@ -376,6 +377,7 @@ class Pen:
                 monotonic_ns=0,
                 layers=tuple(self.layers),
                 gone=self.gone,
+                config=self.config,
             )
         )
         if isinstance(answer, wire.Welcome):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -112,10 +113,48 @@ def test_pandas_gets_frames(client: floatscope.Client) -> None:
 
 def test_figures_are_plotly_s(client: floatscope.Client) -> None:
     lines = client.figure("run", scalars=["loss", "lr"])
-    assert [trace.name for trace in lines.data] == ["loss", "lr"]
+    assert [trace.name for trace in lines.data] == ["loss", "not finite", "lr"]
+    assert lines.data[1].x.tolist() == [1, 2]
     (heat,) = client.figure("run", metric="absmax").data
     assert list(heat.y) == ["a", "b"]
     np.testing.assert_array_equal(np.asarray(heat.z), [[1, 4, 16], [2, np.nan, 65504]])
+
+
+def test_a_layer_is_series_on_common_steps(client: floatscope.Client) -> None:
+    found = client.layer("run", "b", metrics=["absmax", "headroom"])
+    assert (found.formats["headroom"], found.units["headroom"]) == ("fp16", "bits")
+    np.testing.assert_array_equal(found.metrics["absmax"].values, [2, np.nan, 65504])
+    np.testing.assert_allclose(found.metrics["headroom"].min, [np.log2(65504 / 2), np.nan, 0], atol=1e-6)
+
+
+def test_figures_of_a_layer_have_the_limit_of_its_format(client: floatscope.Client) -> None:
+    lines = client.figures.layer("run", "b", metrics=["headroom", "absmax"])
+    assert [trace.name for trace in lines.data] == ["headroom", "absmax"]
+    assert [(shape.y0, shape.y1) for shape in lines.layout.shapes if shape.name == "limit"] == [(0, 0)]
+    shares, *bands = client.figures.histogram("run", "a").data
+    assert [trace.name for trace in bands] == ["fp16 max", "fp16 smallest normal", "fp16 rounds to zero"]
+    assert [float(trace.y[0]) for trace in bands] == pytest.approx([np.log2(65504), -14, -25], abs=1e-6)
+    assert np.asarray(shares.z)[:, 0].tolist() == pytest.approx([(3 / 8) ** 0.5, (5 / 8) ** 0.5])
+    assert np.asarray(shares.y).tolist() == pytest.approx([0, np.log2(1.5), 1])
+
+
+def test_a_heat_map_of_headroom_has_the_limit_in_its_scale(client: floatscope.Client) -> None:
+    (heat,) = client.figures.heat_map("run").data
+    assert (heat.zmin, heat.zmax) == (-4, 16)
+    assert dict(zip(heat.colorbar.tickvals, heat.colorbar.ticktext, strict=True))[0] == "0 = limit"
+    assert [round(at, 2) for at, colour in heat.colorscale if colour == "#000000"] == [0.2, 0.2]
+
+
+def test_runs_are_compared_in_one_chart_each(client: floatscope.Client) -> None:
+    both = client.figures.compare(["run", "run"], ["loss", "lr"])
+    assert [(trace.name, trace.yaxis) for trace in both.data] == [("run", "y"), ("run", "y2")]
+
+
+def test_figures_without_plotly_say_what_to_install(client: floatscope.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    for ask in (client.figures.scalars, client.figures.heat_map, client.figure):
+        with pytest.raises(ModuleNotFoundError, match=r'pip install "floatscope\[notebook\]"'):
+            ask("run")
 
 
 def test_what_the_server_refuses_is_one_exception(client: floatscope.Client) -> None:
@@ -225,11 +264,12 @@ def test_blocks_are_read_to_the_bit_and_damaged_ones_refused() -> None:
 def test_the_example_of_the_documents_runs(
     client: floatscope.Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
     own = partial(floatscope.Client, transport=client._transport)
     monkeypatch.setattr(floatscope, "Client", own)
     names: dict[str, Any] = {}
-    exec(code, names)  # the document's own
+    exec("\n".join(blocks), names)  # the document's own
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["2 inf", "2 layers, 0.0 bits of headroom at the least"]
     assert len(names["figure"].data) == 1

@@ -31,6 +31,7 @@ def run(**parts: object) -> dict[str, Any]:
         "alerts": [],
         "gaps": [],
         "config": {},
+        "doctor": {"hosts": [], "differ": []},
     }
     return empty | parts
 
@@ -139,6 +140,16 @@ def test_what_is_observed_is_a_list_of_counts() -> None:
 def test_what_the_doctor_found_is_said_where_it_is_bad_news() -> None:
     fine = {"item": "driver", "status": "ok", "value": "amdgpu", "why": "", "fix": ""}
     bad = {"item": "masks", "status": "warning", "value": "1", "why": "they stack", "fix": "unset one"}
-    said = [line for line in shown(config={"doctor": [fine, bad]}) if line.startswith("doctor")]
-    assert said == ["doctor, warning: masks 1: they stack; unset one"]
-    assert shown(config={"doctor": "?"}) == shown(config={"doctor": [1]}) == shown(config={})
+
+    def said(*hosts: dict[str, object]) -> list[str]:
+        lines = shown(attempts=[{"n": 1}, {"n": 2}], doctor={"hosts": hosts, "differ": []})
+        return [line for line in lines if line.startswith("doctor")]
+
+    one = {"attempt": 2, "host": "node-1", "verdicts": [fine, bad]}
+    assert said(one) == ["doctor, warning: masks 1: they stack; unset one"]
+    assert said(one | {"attempt": 1}) == []
+    fine_too = {"attempt": 2, "host": "node-2", "verdicts": [fine]}
+    assert said(one, fine_too) == ["doctor on node-1, warning: masks 1: they stack; unset one"]
+    many = [one | {"host": f"node-{number}"} for number in range(1, 23)]
+    assert said(*many)[0].startswith("doctor on node-1, node-2, ")
+    assert "node-20 and 2 more, warning:" in said(*many)[0]

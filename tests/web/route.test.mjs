@@ -10,7 +10,7 @@ test("every view survives the way into the address and back", () => {
     { ...HOME, sort: "headroom" },
     { ...HOME, page: "run", run: "demo" },
     { ...HOME, page: "run", run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
-    { ...HOME, page: "run", run: "a/b", tab: "layers", layer: "x", from: 3 },
+    { ...HOME, page: "run", run: "a/b", tab: "layers", own: { filter: "a,b %&", group: "type", sort: "worst", open: "x%2Cy,z" }, layer: "x", from: 3 },
     { ...HOME, page: "alerts" },
     { ...HOME, page: "alerts", desk: { ...DESK, tab: "rules", run: "a/b &?=# \u8c03\u8bd5", kind: "loss_spike" } },
     { ...HOME, page: "alerts", desk: { ...DESK, state: "past", severity: "critical", order: "run", alert: "12" } },

@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import test from "node:test";
+import { FIGURES } from "../../web/data/cards.js";
 import { FAMILIES } from "../../web/data/health.js";
 import { ORDERS, OUTCOMES, STATES, TABS } from "../../web/data/desk-route.js";
 import { KINDS, SORTS } from "../../web/data/route.js";
 import { METRICS } from "../../web/data/scale.js";
+import { GROUPS, LAYER_SORTS } from "../../web/data/arrange.js";
 import { RUN_TABS } from "../../web/data/tab-fields.js";
 import { sentences } from "../../web/data/text.js";
 import { fill, languageFrom } from "../../web/data/words.js";
@@ -31,7 +33,8 @@ test("everything the data can hold has a word", () => {
     ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
     ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
     ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
-    ...RUN_TABS.map((tab) => `tab.${tab}`),
+    ...GROUPS.map((name) => `group.${name}`),
+    ...LAYER_SORTS.map((name) => `sort.${name}`),
     ...[...TABS, ...STATES].map((name) => `desk.${name}`),
     ...OUTCOMES.map((outcome) => `outcome.${outcome}`),
     ...["firing", "reminder", "resolved", "test"].map((event) => `event.${event}`),
@@ -40,6 +43,9 @@ test("everything the data can hold has a word", () => {
     ...ORDERS.map((order) => `order.${order}`),
     ...["cleared", "by_hand", "superseded", "run_finished", "run_restarted"].map((reason) => `because.${reason}`),
     ...["critical", "warning", "info"].map((severity) => `severity.${severity}`),
+    ...["warm-up", "healthy", "oscillating", "collapsing", "at_minimum", "below_one"].flatMap((state) => [`scaler_is.${state}`, `scaler_means.${state}`]),
+    ...Object.keys(FIGURES).map((figure) => `cards.${figure}`),
+    ...RUN_TABS.map((tab) => `tab.${tab}`),
   ];
   for (const key of keys) assert(key in en, key);
 });

@@ -4,7 +4,7 @@ import { DESK, formatDesk, parseDesk } from "./desk-route.js";
 import { METRICS } from "./scale.js";
 import { RUN_TABS, ownFields } from "./tab-fields.js";
 
-export const KINDS = ["grad", "act", "act_in", "act_grad", "weight"];
+export const KINDS = ["grad", "act", "act_in", "act_grad", "weight", "update"];
 
 /** Stands until the run's worst headroom says which kind to look at first. */
 export const AUTO_KIND = "auto";
@@ -97,7 +97,8 @@ export function formatRoute(route) {
  */
 export function kindOf(run) {
   if (run === null || (run.worst === null && run.steps === 0)) return AUTO_KIND;
-  if (run.worst === null || !KINDS.includes(run.worst.kind)) return "grad";
+  // Updates are looked at beside weights, not first.
+  if (run.worst === null || run.worst.kind === "update" || !KINDS.includes(run.worst.kind)) return "grad";
   // A broken output has no bits left to show; the inputs show how it came to that.
   return run.worst.kind === "act" && run.worst.headroom === "-Infinity" ? "act_in" : run.worst.kind;
 }

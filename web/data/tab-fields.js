@@ -1,7 +1,12 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
+import { GROUPS, LAYER_SORTS } from "./arrange.js";
+
 /** Tabs of a run, in the order they are offered. */
-export const RUN_TABS = ["overview", "layers", "config"];
+export const RUN_TABS = ["overview", "layers", "scaler", "devices", "config"];
+
+/** What the heat map of the cards may show beside the busy share, which is the default. */
+const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius"];
 
 /**
  * Of each place its fields; "" is always allowed and means the default. A list: the only other values; a pattern: what others look like; null: anything.
@@ -13,7 +18,9 @@ const FIELDS = {
   runs: {},
   compare: { runs: null, x: ["tokens", "time"], smooth: ["10", "50"], of: ["absmax"], a: /^[0-7]$/, b: /^[0-7]$/ },
   overview: {},
-  layers: {},
+  layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },
+  scaler: { operand: null, find: null, by: ["layers"] },
+  devices: { figure: FIGURES, span: ["hour", "all"], card: null },
   config: { against: null, show: ["all"], find: null, attempt: /^-?\d{1,9}$/ },
 };
 

@@ -27,7 +27,8 @@
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
  * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
- * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], config: Record<string, unknown>, checkpoints: { step: number, attempt: number, rank: number | null, detail: Record<string, unknown> }[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[] }} RunDetail
+ * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[], scalars: Record<string, unknown>, config: { doctor?: DoctorVerdict[] } & Record<string, unknown>, checkpoints: { step: number, attempt: number, rank: number | null, detail: Record<string, unknown> }[] }} RunDetail
+ * @typedef {{ item: string, status: string, value: string, why: string, fix: string }} DoctorVerdict
  *
  * @typedef {object} DeviceSample
  * @property {number} time_ns
@@ -43,6 +44,9 @@
  * @property {import("./json.js").JsonNumber} [temperature_celsius]
  * @property {number | null} [allocated_bytes]
  * @property {number | null} [reserved_bytes]
+ * @property {import("./json.js").JsonNumber} [memory_busy_percent]
+ * @property {number | null} [alloc_retries]
+ * @property {number | null} [ooms]
  *
  * @typedef {{ id: number, run: string | null, kind: string | null, layer: string | null, until: string, comment: string, created_at: string }} Silence
  * @typedef {{ id: number, at: string, actor: string, action: string, subject: string }} Change a line of the audit log

@@ -2,7 +2,10 @@
 
 import { compareWords } from "./en-compare.js";
 import { configWords } from "./en-config.js";
+import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
+import { layerWords } from "./en-layers.js";
+import { scalerWords } from "./en-scaler.js";
 
 export const en = {
   "top.skip": "Skip to content",
@@ -58,6 +61,9 @@ export const en = {
   "run.tabs": "Views of this run",
   "tab.overview": "Overview",
   "tab.layers": "Layers",
+  "png.label": "Save as PNG: {title}",
+  "report.link": "Report",
+  "report.title": "This run as one file that opens without a server",
   "run.state": "State",
   "run.attempt": "attempt {n}",
   "run.cost": "Agent's cost",
@@ -123,7 +129,7 @@ export const en = {
   "heat.kind": "Kind",
   "heat.format": "Format",
   "heat.auto": "as executed",
-  "heat.label": "Heat map of {layers} {layers|layer|layers} in execution order, steps {from} to {to}. Arrow keys move, Enter opens the layer, plus and minus zoom, 0 shows the whole run.",
+  "heat.label": "Heat map of {layers} {layers|layer|layers}, steps {from} to {to}. Arrow keys move, Enter opens the layer, plus and minus zoom, 0 shows the whole run.",
   "heat.hint": "Point at a cell to read it, click to open its layer. Keyboard: arrows, Enter, + \u2212 0.",
   "heat.hint_touch": "Tap a cell to read it.",
   "heat.open": "Open layer",
@@ -255,5 +261,8 @@ export const en = {
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
   ...compareWords,
   ...configWords,
+  ...cardWords,
   ...deskWords,
+  ...layerWords,
+  ...scalerWords,
 };

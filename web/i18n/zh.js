@@ -2,7 +2,10 @@
 
 import { compareWords } from "./zh-compare.js";
 import { configWords } from "./zh-config.js";
+import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
+import { layerWords } from "./zh-layers.js";
+import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
 export const zh = {
@@ -59,6 +62,9 @@ export const zh = {
   "run.tabs": "运行的视图",
   "tab.overview": "概览",
   "tab.layers": "层",
+  "png.label": "保存为 PNG：{title}",
+  "report.link": "报告",
+  "report.title": "将该运行保存为一个无需服务器即可打开的文件",
   "run.state": "状态",
   "run.attempt": "第 {n} 次启动",
   "run.cost": "监测开销",
@@ -124,7 +130,7 @@ export const zh = {
   "heat.kind": "类型",
   "heat.format": "格式",
   "heat.auto": "按实际执行",
-  "heat.label": "热力图：{layers} 个层按执行顺序排列，第 {from} 至 {to} 步。方向键移动，回车打开层，加减号缩放，0 显示整个运行。",
+  "heat.label": "热力图：{layers} 个层，第 {from} 至 {to} 步。方向键移动，回车打开层，加减号缩放，0 显示整个运行。",
   "heat.hint": "指向单元格可读数，点击打开该层。键盘：方向键、回车、+ − 0。",
   "heat.hint_touch": "点按单元格可读数。",
   "heat.open": "打开层",
@@ -256,5 +262,8 @@ export const zh = {
   "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
   ...compareWords,
   ...configWords,
+  ...cardWords,
   ...deskWords,
+  ...layerWords,
+  ...scalerWords,
 };

@@ -92,12 +92,17 @@ function refresh(node, child) {
   const island = child.props["island"];
   if (!island) patch(element, child.children);
   // After the children: a select can only show an option that it has.
-  for (const [name, value] of Object.entries(child.props)) if (value !== before[name] || AS_PROPERTY.has(name)) setProp(element, name, value);
+  for (const [name, value] of Object.entries(child.props)) if (value !== before[name] || (AS_PROPERTY.has(name) && !typedInto(element, name))) setProp(element, name, value);
   described.set(node, child);
   if (!island) return;
   let live = islands.get(node);
   if (!live) islands.set(node, (live = island.create(element)));
   live.update(island.data);
+}
+
+/** Whether a person is writing there: what stands is then theirs until something else is said. @param {HTMLElement} element @param {string} name */
+function typedInto(element, name) {
+  return name === "value" && element.tagName === "INPUT" && element === document.activeElement;
 }
 
 /** @param {HTMLElement} element @param {string} name @param {any} value */

@@ -5,9 +5,11 @@ import { ordered } from "../data/health.js";
 import { occupied } from "../data/histogram.js";
 import { count } from "../data/text.js";
 import { visibleRange } from "../state.js";
+import { advice } from "./advice.js";
 import { alertItem } from "./alerts.js";
 import { h } from "./dom.js";
 import { createHistogram } from "./histogram.js";
+import { createTraces } from "./layer-series.js";
 import { formatChip } from "./marks.js";
 import { pendingNote } from "./notes.js";
 
@@ -29,12 +31,17 @@ export function drawer(state, context) {
     "aside",
     {
       class: "drawer",
-      key: `drawer ${name}`,
+      key: "drawer",
       "aria-labelledby": "drawer-title",
-      onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && close(),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Escape") close();
+        const to = event.key === "[" ? -1 : event.key === "]" ? 1 : 0;
+        const next = to === 0 ? null : neighbour(state, to);
+        if (next !== null) act.navigate({ layer: next });
+      },
       island: undefined,
     },
-    h("div", { class: "drawer-head" }, h("h2", { id: "drawer-title" }, name), h("button", { type: "button", class: "plain", onclick: close, island: { create: takeFocus, data: t("drawer.close") } })),
+    h("div", { class: "drawer-head" }, h("h2", { id: "drawer-title" }, name), neighbours(state, context), h("button", { type: "button", class: "plain", onclick: close, island: { create: takeFocus, data: t("drawer.close") } })),
     info
       ? h(
           "dl",
@@ -53,9 +60,50 @@ export function drawer(state, context) {
       : null,
     h("h3", null, t("drawer.histogram", { kind: t(`kind.${route.kind}`) })),
     picture(state, context),
+    h("h3", null, t("drawer.series", { kind: t(`kind.${route.kind}`) })),
+    traces(state, context),
+    state.layer.data === null ? null : advice(state.layer.data.histogram.columns, state.layer.data.headroom.meta.layers[0]?.format ?? null, context),
     h("h3", null, t("alerts.title")),
     state.alerts.data === null ? pendingNote(context, state.alerts, t("what.alerts")) : own.length === 0 ? h("p", { class: "quiet" }, t("drawer.no_alerts")) : h("ol", { class: "alert-list" }, own.map((alert) => alertItem(alert, state, context))),
   );
+}
+
+/** The layer before or after the open one, in order of execution. @param {State} state @param {-1 | 1} to @returns {string | null} */
+function neighbour(state, to) {
+  const layers = state.heat.data?.meta.layers ?? [];
+  const at = layers.findIndex((layer) => layer.name === state.route.layer);
+  return at < 0 ? null : (layers[at + to]?.name ?? null);
+}
+
+/** @param {State} state @param {Context} context */
+function neighbours(state, { t, act }) {
+  return h(
+    "span",
+    { class: "neighbours" },
+    /** @type {const} */ ([[-1, "\u2190", "drawer.previous", "["], [1, "\u2192", "drawer.next", "]"]]).map(([to, arrow, word, key]) => {
+      const name = neighbour(state, to);
+      const title = `${t(word)} (${key})`;
+      return h("button", { type: "button", class: "plain", key: word, title, "aria-label": title, disabled: name === null, onclick: () => name !== null && act.navigate({ layer: name }) }, arrow);
+    }),
+  );
+}
+
+/** @param {State} state @param {Context} context */
+function traces(state, context) {
+  const { t } = context;
+  const { data } = state.layer;
+  const range = visibleRange(state);
+  if (data === null || range === null) return null; // the histogram above says why
+  const { steps, cell } = data.series;
+  const rows = [...data.series.traces.map((trace) => ({ steps, cell, trace })), ...(data.ratio === null ? [] : [data.ratio])];
+  if (rows.length === 0) return h("p", { class: "note thin" }, t("drawer.no_series"));
+  const words = Object.fromEntries(rows.map(({ trace }) => [trace.name, t(`metric.${trace.name}`)]));
+  return h("div", {
+    class: "traces",
+    role: "img",
+    "aria-label": t("drawer.series_label", { layer: state.route.layer ?? "", metrics: Object.values(words).join(", ") }),
+    island: { create: createTraces, data: { rows, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, words, bitsUnit: t("unit.bits") } },
+  });
 }
 
 /** The button takes the focus as the drawer opens. @param {HTMLElement} element @returns {import("./dom.js").Island} */

@@ -22,6 +22,9 @@ import { attachInput } from "./heat-input.js";
  * @property {import("../state.js").Cursor | null} cursor
  * @property {import("../data/route.js").Route} route
  * @property {readonly import("../data/health.js").Alert[]} alerts
+ * @property {ReadonlyMap<string, number> | null} lineOf layer's name -> line it is drawn in; null: line by line as the grid has them
+ * @property {number} room height in pixels that the lines may take
+ * @property {(line: import("../data/grid.js").HeatLayer, step: number) => void} open
  * @property {string} stepWord
  * @property {import("../main.js").Actions} act
  */
@@ -44,8 +47,8 @@ export function createHeat(element) {
 
   /** @returns {Layout} */
   function layout() {
-    const { grid, width } = /** @type {HeatData} */ (data);
-    const fit = linesFor(grid.meta.layers.length, width < PHONE ? 340 : 600);
+    const { grid, width, room } = /** @type {HeatData} */ (data);
+    const fit = linesFor(grid.meta.layers.length, width < PHONE ? Math.min(340, room) : room);
     return { gutter: gutterFor(width), width: element.clientWidth, ...fit, total: fit.lines * fit.height };
   }
 
@@ -89,7 +92,7 @@ export function createHeat(element) {
 
   /** @param {Layout} place */
   function drawOver(place) {
-    const { grid, range, theme, cursor, route, alerts, stepWord } = /** @type {HeatData} */ (data);
+    const { grid, range, theme, cursor, route, alerts, lineOf, stepWord } = /** @type {HeatData} */ (data);
     const ink = inkOf(theme);
     const { gutter, width, height, each, total } = place;
     const context = prepare(over, width, TOP + total + AXIS);
@@ -108,7 +111,7 @@ export function createHeat(element) {
     context.strokeStyle = ink.line;
     context.strokeRect(gutter - 0.5, TOP - 0.5, width - gutter - RIGHT + 1, total + 1);
     for (const alert of alerts) {
-      const row = grid.meta.layers.findIndex((layer) => layer.name === alert.layer);
+      const row = lineOf ? (lineOf.get(alert.layer ?? "") ?? -1) : grid.meta.layers.findIndex((layer) => layer.name === alert.layer);
       if (row < 0 || alert.last_step < range.from || alert.first_step > range.to) continue;
       if ((tensorOf(alert) ?? grid.meta.kind) !== grid.meta.kind) continue;
       const x0 = Math.max(gutter, xOf(alert.first_step, range, gutter, width));

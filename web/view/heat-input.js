@@ -15,6 +15,9 @@ const DRAG_PX = 6;
 /** In a zoomed view a click may be the first half of the double click that leaves it. */
 const DOUBLE_CLICK_MS = 260;
 
+/** Turns of the wheel that follow each other so fast are one zoom. */
+const WHEEL_MS = 90;
+
 /** @param {HTMLElement} element @param {Target} target @returns {() => void} undo */
 export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
   /** @type {{ x: number, step: number } | null} */
@@ -27,7 +30,23 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
 
+  /** What turns of the wheel have asked for since the last zoom. */
+  const wheel = { factor: 1, centre: 0, timer: /** @type {number | undefined} */ (undefined) };
+
   const listeners = {
+    /** A pinch on a touch pad is a wheel with the control key held. @param {WheelEvent} event */
+    wheel(event) {
+      if (!event.ctrlKey || !data()) return;
+      event.preventDefault();
+      const { x, y } = at(event);
+      wheel.factor *= 2 ** (Math.max(-120, Math.min(120, event.deltaY)) / 120);
+      wheel.centre = cellAt(x, y).step;
+      clearTimeout(wheel.timer);
+      wheel.timer = window.setTimeout(() => {
+        zoom(wheel.centre, wheel.factor);
+        wheel.factor = 1;
+      }, WHEEL_MS);
+    },
     /** @param {PointerEvent} event */
     pointerdown(event) {
       const { x, y } = at(event);
@@ -112,7 +131,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
   function open(cell) {
     const now = data();
     const layer = now?.grid.meta.layers[cell.row];
-    if (now && layer) now.act.navigate({ layer: layer.name, step: cell.step });
+    if (now && layer) now.open(layer, cell.step);
   }
 
   /** @param {number} centre @param {number} factor */
@@ -126,7 +145,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
     act.navigate(to >= now.grid.last && from === 0 ? { from: null, to: null } : { from, to });
   }
 
-  for (const [name, listener] of Object.entries(listeners)) element.addEventListener(name, /** @type {EventListener} */ (listener));
+  for (const [name, listener] of Object.entries(listeners)) element.addEventListener(name, /** @type {EventListener} */ (listener), { passive: false });
   return () => {
     for (const [name, listener] of Object.entries(listeners)) element.removeEventListener(name, /** @type {EventListener} */ (listener));
   };

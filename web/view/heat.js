@@ -13,6 +13,7 @@ import { createHeat } from "./heat-canvas.js";
 import { legend } from "./legend.js";
 import { formatChip } from "./marks.js";
 import { empty, failure, pendingNote } from "./notes.js";
+import { pngButton } from "./png.js";
 
 /** Counted while the run goes on, in the format of each layer and in no other. */
 const COUNTED = ["underflow", "overflow"];
@@ -32,13 +33,26 @@ function readingOf(grid, rev) {
   return held;
 }
 
-/** @param {State} state @param {import("../data/geometry.js").Range} range @param {Context} context */
-export function heat(state, range, context) {
+/** Pixels that the lines take beside other traces. */
+const ROOM = 600;
+
+/**
+ * @typedef {object} View how the layers are laid out
+ * @property {(grid: Grid) => { grid: Grid, lineOf: ReadonlyMap<string, number> }} arranged
+ * @property {number} room pixels that the lines may take
+ * @property {(line: import("../data/grid.js").HeatLayer, step: number) => void} open what a click on a line does
+ * @property {import("./dom.js").Child} controls
+ */
+
+/** @param {State} state @param {import("../data/geometry.js").Range} range @param {Context} context @param {View | null} [view] null: one line a layer, in order of execution */
+export function heat(state, range, context, view = null) {
   const { t, act } = context;
   const { data: grid, error } = state.heat;
   const note = pendingNote(context, state.heat, t("what.heat"));
   const { scale, blank } = grid ? readingOf(grid, state.heatRev) : { scale: null, blank: true };
   const { route } = state;
+  const shown = grid && view ? view.arranged(grid) : { grid, lineOf: null };
+  const open = view?.open ?? ((/** @type {import("../data/grid.js").HeatLayer} */ layer, /** @type {number} */ step) => act.navigate({ layer: layer.name, step }));
   return h(
     "section",
     { class: "heat", "aria-labelledby": "heat-title" },
@@ -50,28 +64,39 @@ export function heat(state, range, context) {
       select(t("heat.kind"), route.kind, KINDS.map((name) => [name, t(`kind.${name}`)]), (kind) => act.navigate({ kind })),
       select(t("heat.format"), route.format, [["auto", t("heat.auto")], ...[...formats.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))], (format) => act.navigate({ format })),
       scale && !blank ? legend(state, scale, t) : null,
+      scale && !blank ? pngButton(state, range, `${t("heat.title")}: ${t(`metric.${route.metric}`)}`, `${t(`kind.${route.kind}`)} \u00b7 ${route.format === "auto" ? t("heat.auto") : route.format}`, t) : null,
     ),
+    view?.controls,
     error && grid ? failure(context, error) : null,
-    note ??
-      (grid && scale && !blank
-        ? [
-            h("div", {
-              class: "heat-map",
-              tabindex: "0",
-              role: "application",
-              "aria-label": t("heat.label", { layers: count(grid.meta.layers.length), from: count(range.from), to: count(range.to) }),
-              "aria-describedby": "readout",
-              island: {
-                create: createHeat,
-                data: { grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: alertsInView(state), stepWord: t("axis.step"), act },
-              },
-            }),
-            readout(state, grid, scale, context),
-          ]
-        : COUNTED.includes(route.metric) && route.format !== "auto"
-          ? empty(t("heat.executed", { format: route.format, kind: t(`kind.${route.kind}`) }), t("heat.executed_hint"), h("button", { type: "button", onclick: () => act.navigate({ format: "auto" }) }, t("heat.executed_show")))
-          : empty(t("heat.empty", { kind: t(`kind.${route.kind}`) }), t("heat.empty_hint"))),
+    note ?? picture(),
   );
+
+  /** The heat map, or why there is none. */
+  function picture() {
+    if (!shown.grid || !scale || blank) {
+      return COUNTED.includes(route.metric) && route.format !== "auto"
+        ? empty(t("heat.executed", { format: route.format, kind: t(`kind.${route.kind}`) }), t("heat.executed_hint"), h("button", { type: "button", onclick: () => act.navigate({ format: "auto" }) }, t("heat.executed_show")))
+        : empty(t("heat.empty", { kind: t(`kind.${route.kind}`) }), t("heat.empty_hint"));
+    }
+    if (shown.grid.meta.layers.length === 0) return empty(t("heat.none_match"), t("heat.none_match_hint"));
+    return [
+      h("div", {
+        class: "heat-map",
+        tabindex: "0",
+        role: "application",
+        "aria-label": t("heat.label", { layers: count(shown.grid.meta.layers.length), from: count(range.from), to: count(range.to) }),
+        "aria-describedby": "readout",
+        island: {
+          create: createHeat,
+          data: {
+            grid: shown.grid, rev: state.heatRev, range, scale, theme: state.theme, width: state.width, cursor: state.cursor, route, alerts: alertsInView(state),
+            lineOf: shown.lineOf, room: view?.room ?? ROOM, open, stepWord: t("axis.step"), act,
+          },
+        },
+      }),
+      readout(state, shown.grid, scale, context, open),
+    ];
+  }
 }
 
 /**
@@ -86,8 +111,8 @@ function select(label, value, options, choose) {
   );
 }
 
-/** Everything about the cell under the pointer. @param {State} state @param {Grid} grid @param {import("../data/scale.js").Scale} scale @param {Context} context */
-function readout(state, grid, scale, { t, act }) {
+/** Everything about the cell under the pointer. @param {State} state @param {Grid} grid @param {import("../data/scale.js").Scale} scale @param {Context} context @param {View["open"]} open */
+function readout(state, grid, scale, { t }, open) {
   const { cursor } = state;
   const layer = cursor ? grid.meta.layers[cursor.row] : undefined;
   if (!cursor || !layer) return h("p", { id: "readout", class: "readout muted" }, t(state.width < PHONE ? "heat.hint_touch" : "heat.hint"));
@@ -96,16 +121,18 @@ function readout(state, grid, scale, { t, act }) {
   const first = grid.first + column * grid.cell;
   const last = Math.min(first + grid.cell - 1, Math.max(grid.last, first));
   const { metric } = grid.meta;
+  const members = "members" in layer ? Number(layer.members) : 1;
   const format = layer.format === null ? undefined : formats.get(layer.format);
   return h(
     "p",
     { id: "readout", class: "readout", "aria-live": "polite" },
     h("strong", { class: "readout-layer" }, layer.name),
+    members > 1 ? h("span", null, t("heat.worst_of", { n: count(members) })) : null,
     h("span", null, last > first ? t("step_range", { from: count(first), to: count(last) }) : t("at_step", { step: count(first) })),
     h("strong", { class: `readout-value class-${value === undefined ? MISSING : classify(scale, value)}` }, metricText(metric, value, t("unit.bits"))),
     h("span", null, formatChip(layer.format), format ? ` max ${figure(format.max)}` : null),
     h("span", { class: "meaning" }, meaning(metric, value, scale, t)),
-    h("button", { type: "button", class: "touch", onclick: () => act.navigate({ layer: layer.name }) }, t("heat.open")),
+    h("button", { type: "button", class: "touch", onclick: () => open(layer, first) }, t(members > 1 ? "heat.open_group" : "heat.open")),
   );
 }
 

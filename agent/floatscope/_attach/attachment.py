@@ -24,7 +24,7 @@ __all__ = ["attach", "steps_before"]
 def attach(
     optimizers: Sequence[Optimizer],
     called: nn.Module | None,
-    scaler: torch.amp.GradScaler | None,
+    scalers: Sequence[torch.amp.GradScaler],
     watch: Callable[..., Scope] | None = None,
 ) -> Scope | None:
     """A driven scope for the models that ``optimizers`` update; None where there is one already, or none to be had.
@@ -49,13 +49,15 @@ def attach(
         return None
     model = roots[0] if len(roots) == 1 else _together(roots, optimizers)
     _, world = rank_and_world()
-    declared.declare_precision(model, scaler)
+    declared.declare_precision(model, scalers[0] if scalers else None)
     scope = (watch or floatscope.watch)(
         model,
-        scaler=scaler,
+        scaler=scalers[0] if scalers else None,
         run=run or os.environ.get("FLOATSCOPE_RUN") or run_name(world, os.environ),
         first_step=first_step,
     )
+    for scaler in scalers[1:]:
+        scope.use_scaler(scaler)
     scope.drive(optimizers)
     return scope
 

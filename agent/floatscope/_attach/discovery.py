@@ -52,6 +52,8 @@ class Discovery:
         self._undo += [
             observe(Optimizer, "__init__", _After(self._optimizer_made)),
             observe(torch.amp.GradScaler, "__init__", _After(self._scaler_made)),
+            # Before the model is found: ``scaler.scale(loss_of(batch))`` looks ``scale`` up before the forward pass.
+            observe(torch.amp.GradScaler, "scale", _Before(self._scaler_scales)),
             observe(torch, "compile", _After(self._compile_called, self._module_compiled)),
             observe(torch.autograd, "backward", _Before(self._backward_begins)),
             register_optimizer_step_pre_hook(self._any_step).remove,
@@ -99,6 +101,12 @@ class Discovery:
         self._scalers.append(weakref.ref(scaler))
         for scope in self.scopes:
             scope.use_scaler(scaler)
+
+    def _scaler_scales(self, scaler: Any) -> None:  # noqa: ANN401
+        if self._pending:
+            others = [known for known in self._scalers if known() is not scaler]
+            if len(others) < len(self._scalers):
+                self._scalers = [*others, weakref.ref(scaler)]
 
     def _compile_called(self, *_: object) -> None:
         if not self._told_of_compilations and (callback := sys.modules.get("torch._dynamo.callback")) is not None:
@@ -175,7 +183,7 @@ class Discovery:
         from floatscope._attach.attachment import attach
 
         try:
-            scope = attach(optimizers, called, self._scaler(), self._watch)
+            scope = attach(optimizers, called, self._living_scalers(), self._watch)
         except ValueError as error:
             logger.warning("not attached: %s; the program runs without telemetry", error)
             return None
@@ -183,9 +191,9 @@ class Discovery:
             self._scopes.append(scope)
         return scope
 
-    def _scaler(self) -> torch.amp.GradScaler | None:
-        there = [scaler for known in self._scalers if (scaler := known()) is not None]
-        return there[-1] if there else None
+    def _living_scalers(self) -> list[torch.amp.GradScaler]:
+        """First the one that was made or has scaled last: it may be that of the loss whose backward pass begins."""
+        return [scaler for known in reversed(self._scalers) if (scaler := known()) is not None]
 
 
 class _Before:

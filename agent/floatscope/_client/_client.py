@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy.typing as npt
@@ -13,8 +13,11 @@ import numpy.typing as npt
 from floatscope._address import DEFAULT_SERVER
 from floatscope._client._block import MEDIA_TYPE, parse
 from floatscope._client._errors import ClientError
-from floatscope._client._results import HeatMap, Histogram, Series
+from floatscope._client._results import HeatMap, Histogram, Latest, LayerSeries, Series
 from floatscope._client._transport import HTTPTransport, Reply, Transport, error_of
+
+if TYPE_CHECKING:
+    from floatscope._client._figures import Figures
 
 __all__ = ["Client"]
 
@@ -113,6 +116,52 @@ class Client:
         query = {"layer": layer, "kind": kind, "from": first, "to": last, "columns": columns}
         return Histogram.of(self._json(_path(run, "histogram"), query))
 
+    def alerts(self, run: str) -> list[dict[str, Any]]:
+        """The alerts of a run in the order in which they opened."""
+        found: list[dict[str, Any]] = self._json(_path(run, "alerts"))
+        return found
+
+    def layer(
+        self,
+        run: str,
+        layer: str,
+        *,
+        kind: str = "grad",
+        metrics: Sequence[str] | None = None,
+        format: str = "auto",  # noqa: A002 - the word of the HTTP API
+        first: int | None = None,
+        last: int | None = None,
+        points: int = 1000,
+    ) -> LayerSeries:
+        """Metrics of a layer, all of them or ``metrics``, in at most ``points`` cells each."""
+        query = {
+            "layer": layer,
+            "kind": kind,
+            "metrics": _listed(metrics),
+            "format": format,
+            "from": first,
+            "to": last,
+            "points": points,
+        }
+        return LayerSeries.of(*self._block(_path(run, "series"), query))
+
+    def latest(
+        self,
+        run: str,
+        *,
+        kind: str = "grad",
+        metrics: Sequence[str] | None = None,
+        format: str = "auto",  # noqa: A002 - the word of the HTTP API
+    ) -> Latest:
+        """The newest values of each layer in the present attempt."""
+        query = {"kind": kind, "metrics": _listed(metrics), "format": format}
+        return Latest.of(*self._block(_path(run, "latest"), query))
+
+    def devices(self, run: str, *, seconds: float = 600.0) -> list[dict[str, Any]]:
+        """Readings of the cards in the last ``seconds`` before the newest, newest last."""
+        found: list[dict[str, Any]] = self._json(_path(run, "devices"), {"seconds": seconds})
+        return found
+
     def figure(
         self,
         run: str,
@@ -125,17 +174,26 @@ class Client:
         last: int | None = None,
         layers: Sequence[str] | None = None,
     ) -> Any:  # noqa: ANN401 - plotly has no types here
-        """A plotly ``Figure``: lines of ``scalars`` with their envelope, or without them the heat map of a metric.
+        """A plotly ``Figure``: ``figures.scalars`` of ``scalars``, or without them ``figures.heat_map`` of a metric.
 
         ``ModuleNotFoundError`` without plotly.
         """
-        from floatscope._client._figures import heat_map_figure, scalar_figure
-
         if scalars is not None:
-            return scalar_figure(run, self.scalars(run, scalars, first=first, last=last))
-        return heat_map_figure(
-            run, self.heatmap(run, kind=kind, metric=metric, format=format, first=first, last=last, layers=layers)
+            return self.figures.scalars(run, scalars, first=first, last=last)
+        return self.figures.heat_map(
+            run, kind=kind, metric=metric, format=format, first=first, last=last, layers=layers
         )
+
+    @property
+    def figures(self) -> Figures:
+        """Plotly figures: ``scalars``, ``heat_map``, ``layer``, ``histogram``, ``compare``."""
+        from floatscope._client._figures import Figures
+
+        return Figures(self)
+
+    def report(self, run: str, *, language: str = "en") -> bytes:
+        """The report of a run: one HTML file (UTF-8) that needs nothing else; ``language`` "en" or "zh"."""
+        return self._get(_path(run, "report"), {"language": language}, "text/html").body
 
     def _json(self, path: str, query: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
         reply = self._get(path, query or {}, "application/json")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from floatscope._client._block import missing_of
 
-__all__ = ["HeatMap", "Histogram", "Series"]
+__all__ = ["HeatMap", "Histogram", "Latest", "LayerSeries", "Series"]
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -54,6 +54,62 @@ class Series:
         """A DataFrame by step with the columns ``value``, ``min``, ``max``."""
         index = _pandas().Index(self.steps, name="step")
         return _pandas().DataFrame({"value": self.values, "min": self.min, "max": self.max}, index=index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSeries:
+    """Metrics of a layer: for each a ``Series`` on the same steps, its unit, and the format that it was measured in
+    (None: the layer has none). What was not observed is NaN."""
+
+    layer: str
+    kind: str
+    metrics: Mapping[str, Series]
+    units: Mapping[str, str]
+    formats: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> LayerSeries:
+        """What the server says of a layer."""
+        metrics = {}
+        for name in meta["units"]:
+            values, low, high = (arrays[f"{name}/{key}"].astype(np.float64) for key in ("values", "min", "max"))
+            metrics[name] = Series(
+                name=name,
+                cell=meta["cell"],
+                n=int(np.isfinite(values).sum()),
+                steps=arrays["steps"],
+                values=values,
+                min=low,
+                max=high,
+            )
+        return cls(
+            layer=meta["layer"], kind=meta["kind"], metrics=metrics, units=meta["units"], formats=meta["formats"]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The newest of each of ``layers``: its step in ``steps`` (int64; -1: nothing lately), and by metric its ``values``
+    (float64; NaN: not observed)."""
+
+    kind: str
+    layers: tuple[str, ...]
+    steps: I64
+    values: Mapping[str, F64]
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Latest:
+        """What the server says."""
+        return cls(
+            kind=meta["kind"],
+            layers=tuple(meta["names"]),
+            steps=arrays["steps"],
+            values={
+                name.removeprefix("values/"): array.astype(np.float64)
+                for name, array in arrays.items()
+                if name.startswith("values/")
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m floatscope._devices", description=__doc__)
     parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help="where the kernel's files are")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between readings")
-    parser.add_argument("--timeout", type=float, default=3.0, help="seconds that one source may take")
+    parser.add_argument("--timeout", type=float, default=2.5, help="seconds that one source may take")
     parser.add_argument("--count", action="store_true", help="say how many cards AMD SMI shows, and end")
     options = parser.parse_args()
     # Ctrl-C goes to the whole terminal; the agent still wants readings while it says goodbye.

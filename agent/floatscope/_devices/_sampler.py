@@ -54,7 +54,7 @@ class RocmCards:
         except Unavailable as finding:
             self.findings.append(str(finding))
         try:
-            self._sysfs = in_time(lambda: SysfsCards(root), timeout_s, "sysfs")
+            self._sysfs = in_time(lambda: SysfsCards(root, timeout_s / 2), timeout_s, "sysfs")
         except Unavailable as finding:
             self.findings.append(str(finding))
         if self._pyrsmi is None and self._sysfs is None:
@@ -100,6 +100,7 @@ class Sampler:
     def __init__(self, root: Path, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._sources: list[Cards] = []
+        self._numbers: dict[str, int] = {}
         self.findings: list[str] = []
         attempts: list[Callable[[], Cards]] = [
             lambda: RocmCards(root, timeout_s),
@@ -114,7 +115,10 @@ class Sampler:
             raise Unavailable("; ".join(self.findings))
 
     def read(self) -> list[wire.Device]:
-        """One reading per card, numbered from 0; ``Unavailable`` when the last source has gone."""
+        """One reading per card, numbered from 0; ``Unavailable`` when the last source has gone.
+
+        A card keeps its number while others come and go.
+        """
         readings: list[wire.Device] = []
         for source in list(self._sources):
             try:
@@ -124,4 +128,8 @@ class Sampler:
                 self._sources.remove(source)
         if not self._sources:
             raise Unavailable("; ".join(self.findings))
-        return [msgspec.structs.replace(reading, index=index) for index, reading in enumerate(readings)]
+        return [msgspec.structs.replace(reading, index=self._number(reading)) for reading in readings]
+
+    def _number(self, reading: wire.Device) -> int:
+        key = reading.pci or f"{reading.backend} {reading.index}"
+        return self._numbers.setdefault(key, len(self._numbers))

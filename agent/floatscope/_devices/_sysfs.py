@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -15,10 +16,16 @@ _AMD = "0x1002"
 
 
 class SysfsCards:
-    """Every card of the amdgpu driver below ``root`` (normally /sys)."""
+    """Every card of the amdgpu driver below ``root`` (normally /sys).
 
-    def __init__(self, root: Path) -> None:
+    A card whose driver does not answer within ``timeout_s`` has an address and no figures until it does; the others
+    are read meanwhile.
+    """
+
+    def __init__(self, root: Path, timeout_s: float = 2.0) -> None:
         self._root = root
+        self._timeout_s = timeout_s
+        self._stuck: dict[Path, threading.Thread] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
 
@@ -34,7 +41,34 @@ class SysfsCards:
         folders = self._folders()
         if not folders:
             raise Unavailable(f"sysfs: the AMD cards below {self._root / 'class/drm'} have gone")
-        return [_read_card(index, folder) for index, folder in enumerate(folders)]
+        self._stuck = {folder: thread for folder, thread in self._stuck.items() if thread.is_alive()}
+        readings: dict[Path, wire.Device] = {}
+        asked = [(index, folder) for index, folder in enumerate(folders) if folder not in self._stuck]
+        # All in one thread: one for each card would cost more than reading it. Only when that thread is late, the cards
+        # that it has not come to are read by another one.
+        deadline = time.monotonic() + self._timeout_s
+        patience = self._timeout_s / 2
+        while asked and time.monotonic() < deadline:
+            reader = threading.Thread(target=_read_cards, args=(asked, readings), daemon=True)
+            reader.start()
+            reader.join(patience)
+            asked = [(index, folder) for index, folder in asked if folder not in readings]
+            if reader.is_alive() and asked:
+                self._stuck[asked.pop(0)[1]] = reader
+            patience /= 2
+        return [readings.get(folder) or _silent(index, folder) for index, folder in enumerate(folders)]
+
+
+def _silent(index: int, folder: Path) -> wire.Device:
+    return wire.Device(time_ns=time.time_ns(), backend="sysfs", index=index, pci=pci_address(folder.name))
+
+
+def _read_cards(cards: list[tuple[int, Path]], readings: dict[Path, wire.Device]) -> None:
+    for index, folder in cards:
+        try:
+            readings[folder] = _read_card(index, folder)
+        except OSError:  # it went while its folder was listed
+            readings[folder] = _silent(index, folder)
 
 
 def _read_card(index: int, folder: Path) -> wire.Device:

@@ -6,9 +6,12 @@ be installed and nothing is built before it runs.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import importlib.util
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,9 @@ import torch
 __all__ = ["CUDA", "HIP", "Driver", "Function", "Platform", "compile_source", "driver_version"]
 
 _INVALID_CONTEXT = 201
+
+_LEAVE_S = 30.0
+"""The longest that a process which ends waits for its compiler: ten times what the kernels take."""
 
 Argument: TypeAlias = ctypes.Structure | ctypes.c_uint32 | ctypes.c_uint64
 
@@ -58,6 +64,24 @@ HIP = Platform(
 )
 
 
+@contextlib.contextmanager
+def _until_done() -> Iterator[None]:
+    """The process does not end meanwhile: libraries free at the exit what a compiler in another thread works with."""
+    done, process = threading.Event(), os.getpid()
+
+    def wait() -> None:
+        if os.getpid() == process:  # in a fork the other thread is not there
+            done.wait(_LEAVE_S)
+
+    atexit.register(wait)
+    try:
+        yield
+    finally:
+        done.set()
+        atexit.unregister(wait)
+
+
+@_until_done()
 def compile_source(platform: Platform, source: str, options: Sequence[str]) -> bytes:
     """The code object of ``source``. ``OSError`` without a compiler, ``RuntimeError`` with its log where it fails."""
     library = _load(platform, platform.compiler_libraries, f"{platform.compiler}CreateProgram")

@@ -13,6 +13,7 @@ from torch import nn
 from floatscope import wire
 from floatscope._attach import declared, loops
 from floatscope._attach.masking import masked, plain
+from floatscope._attach.models import unwrapped
 from floatscope._config import configured
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, capturing
@@ -129,7 +130,8 @@ class FrameworkTraining:
             declared.declare_precision(model, scaler)
             for source, values in arguments.items():
                 declared.declare(source, values)
-            self._scope = watch(model, scaler=scaler, _facts=_masked(facts), **options)
+            # Without the wrapper's name before that of each layer, as in a plain loop.
+            self._scope = watch(unwrapped(model), scaler=scaler, _facts=_masked(facts), **options)
             self._waits, self._ends_at_forward, self._raw = False, ends_at_forward, None
             self._scope.time_phases()
             if ends_at_forward:

@@ -50,7 +50,7 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield f"{run['run']}: {run['state']}, {counted(run['steps'], 'step')}, {attempts}, ranks {run['ranks']}"
     yield f"{counted(len(run['layers']), 'layer')}; observed: {_observed(run['coverage']['observed'])}"
     yield _overhead(run["overhead"])
-    yield from _verdicts(run["config"])
+    yield from _verdicts(run)
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
     skipped = run["skipped_steps"]
     for one in skipped[:LISTED]:
@@ -77,13 +77,18 @@ def _observed(layers: dict[str, int]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in layers.items()) or "nothing"
 
 
-def _verdicts(config: dict[str, Any]) -> Iterator[str]:
-    """What the doctor found at the start that is not ok. The configuration is whatever an agent has sent."""
-    found = config.get("doctor")
-    for verdict in found if isinstance(found, list) else ():
-        if isinstance(verdict, dict) and verdict.get("status") in ("warning", "wrong"):
-            item, value, why, fix = (verdict.get(name) for name in ("item", "value", "why", "fix"))
-            yield f"doctor, {verdict['status']}: {item} {value}: {why}; {fix}"
+def _verdicts(run: dict[str, Any]) -> Iterator[str]:
+    """What the doctor found at the last start that is not ok; what it found on several hosts once, with their names."""
+    hosts = [one for one in run["doctor"]["hosts"] if one["attempt"] == run["attempts"][-1]["n"]]
+    said: dict[str, list[str]] = {}
+    for one in hosts:
+        for verdict in one["verdicts"]:
+            if verdict["status"] in ("warning", "wrong"):
+                item, value, why, fix = (verdict[name] for name in ("item", "value", "why", "fix"))
+                said.setdefault(f"{verdict['status']}: {item} {value}: {why}; {fix}", []).append(one["host"])
+    for text, where in said.items():
+        shown = ", ".join(where[:LISTED]) + (f" and {len(where) - LISTED} more" if len(where) > LISTED else "")
+        yield f"doctor{f' on {shown}' if len(hosts) > 1 else ''}, {text}"
 
 
 def _overhead(overhead: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from sqlmodel import Session
@@ -21,7 +21,7 @@ from floatscope_server.query.show import show
 from floatscope_server.query.window import TileReader
 from floatscope_server.settings import Settings
 
-__all__ = ["Source", "folder"]
+__all__ = ["Source", "folder", "of_session"]
 
 _T = TypeVar("_T")
 
@@ -75,19 +75,36 @@ def folder(settings: Settings) -> Iterator[Source]:
     try:
         reader.check()
         with database.understood():
-            yield _Folder(reader)
+            yield _Questions(_snapshots(reader), TileReader(_CACHE_BYTES))
     finally:
         reader.close()
 
 
-class _Folder:
+def of_session(session: Session, reader: TileReader) -> Source:
+    """What a server that runs answers in one ``session``, whose layers are attached."""
+    return _Questions(lambda: nullcontext(session), reader)
+
+
+def _snapshots(store: Reader) -> Callable[[], AbstractContextManager[Session]]:
     """Each question reads a snapshot of its own: one that is held for an hour would keep a server beside it from
     bringing its log into the database. The layers are those of the first question."""
+    layers = LayerTables(lambda: 0, shared=False)
 
-    def __init__(self, store: Reader) -> None:
-        self._store = store
-        self._reader = TileReader(_CACHE_BYTES)
-        self._layers = LayerTables(lambda: 0, shared=False)
+    @contextmanager
+    def snapshot() -> Iterator[Session]:
+        with store.session() as session:
+            layers.attach(session, 0)
+            yield session
+
+    return snapshot
+
+
+class _Questions:
+    """Asks the store itself, each question in a session of ``sessions``."""
+
+    def __init__(self, sessions: Callable[[], AbstractContextManager[Session]], reader: TileReader) -> None:
+        self._sessions = sessions
+        self._reader = reader
 
     def run(self, name: str) -> dict[str, Any]:
         found = plain(self._ask(name, lambda session, run: show(session, self._reader, run)))
@@ -149,6 +166,5 @@ class _Folder:
         return Histogram.of(found)
 
     def _ask(self, name: str, question: Callable[[Session, Run], _T]) -> _T:
-        with self._store.session() as session:
-            self._layers.attach(session, 0)
+        with self._sessions() as session:
             return question(session, run_named(session, name))

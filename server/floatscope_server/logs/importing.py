@@ -6,11 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from floatscope import wire
 from floatscope_server.logs.channel import Channel, ChannelError, Where
-from floatscope_server.logs.source import KNOWN, Log, LogError, chunks_of, ended_lines, framework_of, log_name
+from floatscope_server.logs.source import (
+    KNOWN,
+    Log,
+    LogError,
+    chunks_of,
+    counts_done_steps,
+    ended_lines,
+    framework_of,
+    log_name,
+)
 from floatscope_server.logs.stream import Counts, DivergedError, Item, Progress, Stream
-from floatscope_server.readers import Broken, LogFormat, Named, Row
+from floatscope_server.readers import Broken, Extreme, Happening, LogFormat, Named, Row
 from floatscope_server.readers.text import step_of
 
 __all__ = ["Imported", "Importer", "Items", "in_order"]
@@ -31,7 +42,7 @@ class Items:
     first_broken: Broken | None = None
 
     def of(self, chunks: Iterator[bytes]) -> Iterator[Item]:
-        """The items that say something."""
+        """The items that say something, at the steps of a run: those of a log that counts steps done begin at 0 too."""
         self.name = self.name or self.format.name
         for item in self.format.read(chunks):
             if isinstance(item, Named):
@@ -42,7 +53,17 @@ class Items:
                 self.broken += 1
             else:
                 self.found += 1
+                if counts_done_steps(self.name):
+                    _number_from_0(item)
                 yield item
+
+
+def _number_from_0(item: Item) -> None:
+    """After n steps a log speaks of step n - 1; what was evaluated before the first one goes to that."""
+    if isinstance(item, Row | Extreme):
+        item.step = max(0, item.step - 1)
+    elif isinstance(item, Happening):
+        item.event = msgspec.structs.replace(item.event, step=max(0, item.event.step - 1))
 
 
 @dataclass(slots=True)

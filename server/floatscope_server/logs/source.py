@@ -25,6 +25,7 @@ __all__ = [
     "Log",
     "LogError",
     "chunks_of",
+    "counts_done_steps",
     "ended_lines",
     "event_files",
     "framework_of",
@@ -107,6 +108,14 @@ def name_of(path: Path) -> str:
 def framework_of(format_name: str) -> str:
     """Whose settings alerts of a log of this format name; empty where it does not tell."""
     return _FRAMEWORKS.get(format_name, "")
+
+
+def counts_done_steps(format_name: str) -> bool:
+    """Whether a log of this format numbers a record by the steps that are done, so that its first one is step 1.
+
+    These frameworks do; of step lines and TensorBoard events nobody knows.
+    """
+    return format_name in _FRAMEWORKS
 
 
 def event_files(folder: Path) -> list[Path]:

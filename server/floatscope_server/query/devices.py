@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -60,10 +60,18 @@ def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[s
 
 
 def device_series(
-    session: Session, run: Run, *, first: float | None, last: float | None, points: int
+    session: Session,
+    run: Run,
+    *,
+    first: float | None,
+    last: float | None,
+    points: int,
+    figures: Collection[str] | None = None,
+    rank: int | None = None,
 ) -> list[dict[str, object]]:
     """Every figure of every card from ``first`` to ``last`` (seconds since 1970) in at most ``points`` cells: the
-    figure's name, whose it is, and by ``times`` (in seconds) the mean in ``values`` and the extremes.
+    figure's name, whose it is, and by ``times`` (in seconds) the mean in ``values`` and the extremes. ``figures`` and
+    ``rank``: only these, of this one.
 
     A cell is a power of two of seconds and begins at a multiple of it; ``cell`` is 0 where every sample is there. Of a
     time that two attempts have read, the later one counts.
@@ -80,25 +88,26 @@ def device_series(
     tails = _tail_points(session, stream, low, high)
     known = {(row.attempt, row.rank, row.name): row.id for row in rows}
     shown: list[dict[str, object]] = []
-    for attempt, rank, name in sorted(known.keys() | tails.keys()):
-        number = known.get((attempt, rank, name))
+    for attempt, of_rank, name in sorted(known.keys() | tails.keys()):
+        backend, index, figure = _parts(name)
+        unasked = (figures is not None and figure not in figures) or rank not in (None, of_rank)
+        if figure == SEEN or unasked:
+            continue
+        number = known.get((attempt, of_rank, name))
         piece = Piece(
             sealed=sealed,
             series=-1 if number is None else number,
             first=low,
             last=high,
-            tail=tails.get((attempt, rank, name), Points.none()),
+            tail=tails.get((attempt, of_rank, name), Points.none()),
         )
         series = pooled_series(name, [piece], points, SHAPE)
         if series is None:
             continue
-        backend, index, figure = _parts(name)
-        if figure == SEEN:
-            continue
-        fact = facts.get((attempt, rank, backend, index))
+        fact = facts.get((attempt, of_rank, backend, index))
         shown.append(
             {
-                "rank": rank,
+                "rank": of_rank,
                 "attempt": attempt,
                 "backend": backend,
                 "index": index,

@@ -236,16 +236,21 @@ async def devices(
     first: Annotated[float | None, Query(alias="from", ge=0, le=1e12, description="Seconds since 1970.")] = None,
     last: Annotated[float | None, Query(alias="to", ge=0, le=1e12, description="Seconds since 1970.")] = None,
     points: Annotated[int | None, Query(ge=1, le=20_000, description="Cells of a figure.")] = None,
+    figures: Annotated[str | None, Query(description="Of the series, by commas; all without it.")] = None,
+    rank: Annotated[int | None, Query(ge=0, lt=MAX_RANK, description="Of the series: this rank's only.")] = None,
 ) -> Response:
     """Device samples of the last ``seconds`` before the newest, newest last.
 
-    With ``from``, ``to`` or ``points`` instead: every figure of every card as a series with its envelope.
+    With ``from``, ``to`` or ``points`` instead: figures of the cards as series with their envelope.
     """
 
     def question(session: Session) -> Response:
         found = run_named(session, run)
         if first is None and last is None and points is None:
             return JSONText(device_samples(session, found, seconds=seconds))
-        return JSONText(device_series(session, found, first=first, last=last, points=points or 1000))
+        series = device_series(
+            session, found, first=first, last=last, points=points or 1000, figures=split(figures), rank=rank
+        )
+        return JSONText(series)
 
     return await services.answer(question)

@@ -10,6 +10,7 @@ from sqlmodel import Session, col, select
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
 from floatscope_server.query.devices import device_samples
+from floatscope_server.query.doctor import doctor
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.series import scalar_figures
@@ -73,6 +74,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
         ],
         "devices": _devices(session, run),
         "config": run.config,
+        "doctor": doctor(session, run),
         "started_at": run.started_at,
         "heartbeat_at": run.heartbeat_at,
         "finished_at": run.finished_at,
@@ -85,6 +87,7 @@ def _writer(writer: Writer) -> dict[str, object]:
         "attempt": writer.attempt,
         "rank": writer.rank,
         "agent": writer.agent,
+        "host": writer.host,
         "last_seq": writer.last_seq,
         "last_step": writer.last_step,
         "last_seen_at": writer.last_seen_at.isoformat().replace("+00:00", "Z"),

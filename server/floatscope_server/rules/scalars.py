@@ -27,9 +27,11 @@ from floatscope_server.rules.series import Recent
 from floatscope_server.rules.tensors import Bool
 from floatscope_server.rules.verdict import Finding, Outcome, Severity, Status
 
-__all__ = ["Calm", "ScalarWindow"]
+__all__ = ["SKIP_WINDOW", "Calm", "ScalarWindow"]
 
-_SKIP_WINDOW = 200
+SKIP_WINDOW = 200
+"""Steps for which skips of the loss scaler are remembered."""
+
 _SOUND = frozenset({*LOSS, *EVAL_LOSS, *GRAD_NORM, *LOSS_SCALE})
 _ZERO = frozenset({"raw_loss_nonfinite", "skipped"})
 
@@ -71,9 +73,9 @@ class ScalarWindow:
         self._grad_since: int | None = None
         self._grad_above_info = (False, False)
         self._gradients_in_a_row = 0
-        self._skips: deque[int] = deque(maxlen=_SKIP_WINDOW)
+        self._skips: deque[int] = deque(maxlen=SKIP_WINDOW)
         self._skips_in_a_row = 0
-        self._scales: deque[float] = deque(maxlen=_SKIP_WINDOW)
+        self._scales: deque[float] = deque(maxlen=SKIP_WINDOW)
         self.course = CourseWindow(rules, rank)
 
     def learn(self, scalars: Mapping[str, float]) -> None:
@@ -91,6 +93,10 @@ class ScalarWindow:
             reward_keys=self._reward_keys,
         )
         return nonfinite.judge(self._rules.nonfinite, window, now)
+
+    def scaler_window(self) -> loss_scale.Window:
+        """What the loss scaler did before the step to come."""
+        return loss_scale.Window(skips=self._skips, in_a_row=self._skips_in_a_row, high=max(self._scales, default=None))
 
     def judge(self, now: Record, watched: Set[str] | None = None) -> Iterator[Finding]:
         """Findings of the rules on series; of those that say nothing only the ones of kinds in ``watched``, all where
@@ -114,11 +120,7 @@ class ScalarWindow:
             ),
             now,
         )
-        scale = loss_scale.judge(
-            rules.loss_scale_collapse,
-            loss_scale.Window(skips=self._skips, in_a_row=self._skips_in_a_row, high=max(self._scales, default=None)),
-            now,
-        )
+        scale = loss_scale.judge(rules.loss_scale_collapse, self.scaler_window(), now)
         if norm.status is not Status.NO_DATA:
             self._grad_since = None if norm.verdict is None else norm.verdict.since_step
         if spike.status is not Status.NO_DATA:
@@ -158,7 +160,7 @@ class ScalarWindow:
                 self._skips_in_a_row += 1
             else:
                 self._skips_in_a_row = 0
-            while self._skips and self._skips[0] <= now.step - _SKIP_WINDOW:
+            while self._skips and self._skips[0] <= now.step - SKIP_WINDOW:
                 self._skips.popleft()
         if now.loss_scale is not None and math.isfinite(now.loss_scale):
             self.last_scale = now.loss_scale
@@ -269,7 +271,7 @@ class ScalarWindow:
         if scaled.any():
             self._skips_in_a_row = 0
             newest = int(now.steps[scaled][-1])
-            while self._skips and self._skips[0] <= newest - _SKIP_WINDOW:
+            while self._skips and self._skips[0] <= newest - SKIP_WINDOW:
                 self._skips.popleft()
         if "loss_scale" in fields and fields["loss_scale"].present.any():
             scales = fields["loss_scale"].values[fields["loss_scale"].present].tolist()

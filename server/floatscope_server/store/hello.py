@@ -18,6 +18,7 @@ from floatscope_server.models import Attempt, Run, StepEvent, Writer
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch
 from floatscope_server.store.glance import Glance
+from floatscope_server.store.judged_hosts import verdicts_of
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger, writer_of
 from floatscope_server.store.parts import MAX_RANK, NANOSECONDS
@@ -251,6 +252,7 @@ def _new_attempt(
 
 
 def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello, now: float) -> KnownWriter:
+    host, verdicts = verdicts_of(session, run.id, attempt, hello.config)
     row = Writer(
         id=hello.identity.writer,
         run_id=run.id,
@@ -259,6 +261,8 @@ def _new_writer(session: Session, run: KnownRun, attempt: int, hello: wire.Hello
         agent=hello.agent[:_MAX_AGENT],
         last_seen_at=utc(now),
         clock_offset_ms=1e3 * (hello.wall_ns / NANOSECONDS - now),
+        host=host,
+        doctor=verdicts,
     )
     session.add(row)
     session.flush()

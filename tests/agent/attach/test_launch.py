@@ -190,6 +190,15 @@ def test_a_torch_that_is_too_old_is_said_to_be(caplog: pytest.LogCaptureFixture)
     assert loops.current() is None
 
 
+def test_a_program_whose_torch_is_too_old_is_told_so_and_runs(environment: Environment, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '1.13.1'\n")
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
+    done = start(sys.executable, "-c", "import torch; print(torch.__version__)", env=environment)
+    assert (done.returncode, done.stdout) == (0, "1.13.1\n")
+    assert "torch 1.13.1 is too old to be watched, which takes 2.6 or newer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_source_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], str]) -> None:
     git = program("git")
     monkeypatch.chdir(tmp_path)

@@ -102,7 +102,33 @@ def adversarial() -> nn.Module:
     return nn.ModuleList([made, judged])
 
 
-LOOPS = [ordinary, accumulating, closing, scaled, fused, adversarial]
+def twice_scaled() -> nn.Module:
+    """Adversarial, each model with a scaler of its own: the judge overflows in step 1, the maker in 2, both in 4."""
+    torch.manual_seed(0)
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    d = torch.optim.Adam(judged.parameters(), lr=0.01)
+    g = torch.optim.Adam(made.parameters(), lr=0.02)
+    d_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    g_scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for step in range(6):
+        for optimizer, scaler, loss_of, weight, overflows in (
+            (d, d_scaler, lambda x: judged(made(x).detach()).mean(), judged.weight, (1, 4)),
+            (g, g_scaler, lambda x: 2.0 - judged(made(x)).mean(), made.weight, (2, 4)),
+        ):
+            optimizer.zero_grad()
+            infinite = [weight.register_hook(lambda gradient: gradient * math.inf)] if step in overflows else []  # type: ignore[no-untyped-call]
+            scaler.scale(loss_of(batch(step))).backward()  # type: ignore[no-untyped-call]
+            if optimizer is g:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            for hook in infinite:
+                hook.remove()
+    return nn.ModuleList([made, judged])
+
+
+LOOPS = [ordinary, accumulating, closing, scaled, fused, adversarial, twice_scaled]
 
 
 @pytest.mark.parametrize("train", LOOPS, ids=[train.__name__ for train in LOOPS])
@@ -182,6 +208,62 @@ def test_two_optimizers_share_a_step_and_keep_their_losses(found: Found) -> None
     assert found.sink.scalar("lr/1") == [0.02] * 4
     assert None not in found.losses
     assert all(loss is not None and loss > 1 for loss in found.sink.scalar("loss/1"))
+
+
+def test_two_scalers_are_told_apart(found: Found) -> None:
+    twice_scaled()
+    records = found.sink.records()
+    assert [record.step for record in records] == list(range(6))
+    assert found.sink.scalar("loss_scale") == [1024.0, 1024.0, 512.0, 512.0, 512.0, 256.0]
+    assert found.sink.scalar("loss_scale/1") == [64.0, 64.0, 64.0, 32.0, 32.0, 16.0]
+    skips = [
+        (event.step, event.detail["optimizer"], event.detail["scale"])
+        for record in records
+        for event in record.events
+        if event.kind == "skipped"
+    ]
+    assert skips == [(1, 0, 1024.0), (2, 1, 64.0), (4, 0, 512.0), (4, 1, 32.0)]
+    changes = [
+        (event.step, event.detail.get("scaler", 0), event.detail["to"])
+        for record in records
+        for event in record.events
+        if event.kind == "scale_changed"
+    ]
+    assert changes == [(2, 0, 512.0), (3, 1, 32.0), (5, 0, 256.0), (5, 1, 16.0)]
+    for step, culprits in ((1, ["Linear_0"]), (2, ["Linear_1"]), (4, ["Linear_0", "Linear_1"])):
+        broken = [
+            layer
+            for layer in ("Linear_0", "Linear_1")
+            if (row := found.sink.row(step, "grad", layer)) is not None and row["infs"] + row["nans"]
+        ]
+        assert broken == culprits
+
+
+def test_gradients_are_reported_without_the_scale_of_their_own_scaler(found: Found) -> None:
+    made, judged = (nn.Linear(2, 1, bias=False) for _ in range(2))
+    models = nn.ModuleDict({"made": made, "judged": judged})
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (made, judged)]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 4096.0)]
+    for model, optimizer, scaler in zip(models.values(), optimizers, scalers, strict=True):
+        scaler.scale(model(torch.tensor([[3.0, 5.0]])).sum()).backward()
+        scaler.step(optimizer)
+    for scaler in scalers:
+        scaler.update()
+    assert [record.step for record in found.sink.records()] == [0]
+    for layer, scale in (("made", 8.0), ("judged", 4096.0)):
+        grad, output = found.sink.row(0, "grad", layer), found.sink.row(0, "act_grad", layer)
+        assert grad is not None
+        assert output is not None
+        assert (grad["absmax"], output["absmax"]) == (5.0, 1.0)
+        assert (grad["scale"], output["scale"]) == (scale, scale)
+
+
+def test_a_scaler_of_a_training_that_is_over_is_none_of_this_one(found: Found) -> None:
+    before = torch.amp.GradScaler("cpu", init_scale=2.0)
+    before.scale(torch.ones(1, requires_grad=True)).backward()  # type: ignore[no-untyped-call]
+    scaled(overflows=())
+    assert found.sink.scalar("loss_scale") == [1024.0] * 5
+    assert not any("loss_scale/1" in record.scalars for record in found.sink.records())
 
 
 def test_an_optimizer_that_steps_more_often_than_another(found: Found) -> None:

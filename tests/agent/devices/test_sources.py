@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -240,3 +242,51 @@ def test_a_call_that_hangs_is_left_behind() -> None:
     release.set()
     with pytest.raises(ZeroDivisionError):
         in_time(lambda: 1 // 0, 5.0, "driver")
+
+
+def test_a_card_that_hangs_keeps_its_place_and_the_others_go_on(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
+    folders = [fake_sys.card(place, f"0000:{place + 5:02x}:00.0") for place in range(3)]
+    running = sidecar("--timeout=1")
+    running.line()
+    file = folders[1] / "mem_info_vram_used"
+    file.unlink()
+    os.mkfifo(file)  # opening it waits until somebody writes
+    hung = running.until(lambda sample: sample.devices[1].vram_total_bytes is None)
+    assert [(one.index, one.pci) for one in hung.devices] == [
+        (0, "0000:05:00.0"),
+        (1, "0000:06:00.0"),
+        (2, "0000:07:00.0"),
+    ]
+    assert hung.devices[1].power_watts is None
+    fake_sys.write(folders[2], gpu_busy_percent=4)
+    running.until(lambda sample: sample.devices[2].busy_percent == 4.0 and sample.devices[1].busy_percent is None)
+    file.open("w").close()
+    file.unlink()
+    fake_sys.write(folders[1], mem_info_vram_used=5)
+    running.until(lambda sample: sample.devices[1].vram_used_bytes == 5)
+
+
+def test_all_cards_hang(fake_sys: FakeSys) -> None:
+    files = [fake_sys.card(place, f"0000:{place + 5:02x}:00.0") / "mem_info_vram_used" for place in range(8)]
+    for file in files:
+        file.unlink()
+        os.mkfifo(file)
+    cards = SysfsCards(fake_sys.root, 0.1)
+    for _ in range(8):
+        readings = cards.read()
+        assert [one.power_watts for one in readings] == [None] * 8
+    while threads := [thread for thread in cards._stuck.values() if thread.is_alive()]:
+        for file in files:
+            with contextlib.suppress(OSError):  # nobody reads that one now
+                os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+        threads[0].join(0.01)
+
+
+def test_a_card_that_vanishes_leaves_the_numbers_of_the_others(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
+    for place in range(3):
+        fake_sys.card(place, f"0000:{place + 5:02x}:00.0")
+    running = sidecar()
+    running.line()
+    (fake_sys.root / "class/drm/card0").unlink()
+    left = running.until(lambda sample: len(sample.devices) == 2)
+    assert [(one.index, one.pci) for one in left.devices] == [(1, "0000:06:00.0"), (2, "0000:07:00.0")]

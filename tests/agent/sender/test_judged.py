@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ def test_verdicts_are_part_of_the_configuration(
 
     sender = spooling(server.url, place, config={"batch": 8}, judge=judge)
     until(lambda: hellos(server))
-    assert hellos(server)[0].config == {"batch": 8, "doctor": [VERDICT]}
+    assert hellos(server)[0].config == {"batch": 8, "doctor": [VERDICT], "host": socket.gethostname()}
     assert threads == ["floatscope-send"]
     assert sender.stats().failure is None
 

@@ -1,7 +1,8 @@
 """Trainings that know nothing of us: ``python programs.py NAME FILE [STEP...]``; the weights go to FILE.
 
 Two micro-batches a step, in bf16; with steps given in fp16 with a loss scaler, and these overflow in ``down``. On the
-CPU frameworks make no scaler, so it is put in. Under torchrun with as many ranks as there are.
+CPU frameworks make no scaler, so it is put in; with FLOATSCOPE_TEST_DEVICE=cuda they make their own, on a card. Under
+torchrun with as many ranks as there are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ STEPS = 4
 OVERFLOWS = frozenset(map(int, sys.argv[3:]))
 PRECISION = "fp16" if OVERFLOWS else "bf16"
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+ON_CPU = os.environ.get("FLOATSCOPE_TEST_DEVICE", "cpu") == "cpu"
+# A scaler of a card begins so high that losses of 1 overflow.
+LOSSES = 1.0 if ON_CPU else 2.0**-6
 
 
 def rows() -> TensorDataset:
@@ -43,12 +47,12 @@ class Model(nn.Module):
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.down(self.up(inputs).relu())
-        return {"loss": (outputs - labels).square().mean(), "logits": outputs}
+        return {"loss": (outputs - labels).square().mean() * LOSSES, "logits": outputs}
 
 
 def scale(accelerator: Any) -> None:  # noqa: ANN401
     """Have ``accelerator`` do what it does on a card."""
-    if OVERFLOWS:
+    if OVERFLOWS and ON_CPU:
         accelerator.native_amp = True
         accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
@@ -69,7 +73,7 @@ def transformers() -> nn.Module:
             logging_steps=1,
             bf16=not OVERFLOWS,
             fp16=bool(OVERFLOWS),
-            use_cpu=True,
+            use_cpu=ON_CPU,
             report_to=[],
             save_strategy="no",
             eval_on_start=True,
@@ -96,6 +100,11 @@ def subclass() -> nn.Module:
                         loss = self.model(inputs, labels)["loss"]
                     loss.backward()
                 optimizer.step()
+
+        def training_step(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+            raise AssertionError("its own loop has none")
+
+        compute_loss = _inner_training_loop = log = create_optimizer = training_step
 
     model = Model()
     with tempfile.TemporaryDirectory() as folder:
@@ -126,14 +135,17 @@ def lightning() -> nn.Module:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     module = Module()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if OVERFLOWS else None
+    scaler = None
+    if OVERFLOWS:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if ON_CPU else torch.amp.GradScaler()
+    device = "cpu" if ON_CPU else "cuda"
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             max_steps=STEPS,
             accumulate_grad_batches=2,
-            accelerator="cpu",
+            accelerator="cpu" if ON_CPU else "gpu",
             devices=RANKS,
-            plugins=MixedPrecision("16-mixed" if OVERFLOWS else "bf16-mixed", "cpu", scaler),
+            plugins=MixedPrecision("16-mixed" if OVERFLOWS else "bf16-mixed", device, scaler),
             default_root_dir=folder,
             log_every_n_steps=1,
             logger=False,
@@ -147,7 +159,7 @@ def accelerate() -> nn.Module:
     """A loop of one's own."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision=PRECISION)
+    accelerator = Accelerator(cpu=ON_CPU, gradient_accumulation_steps=2, mixed_precision=PRECISION)
     scale(accelerator)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, object]] = {
     "lora": {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "all", "bf16": True},
     "full": {"finetuning_type": "full", "gradient_accumulation_steps": 2, "bf16": False},
     "ranks": {"finetuning_type": "full", "bf16": False},
+    "fp16": {"finetuning_type": "full", "fp16": True, "use_cpu": False},
     "freeze": {"finetuning_type": "freeze", "freeze_trainable_layers": 1, "bf16": False},
 }
 TEMPLATE = (

@@ -51,7 +51,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def steps(points: list[list[Any]]) -> list[int]:
-    return [step for step, _ in points]
+    """As the log counts them: those that are done."""
+    return [step + 1 for step, _ in points]
 
 
 def test_a_file_that_is_not_there_yet_and_grows(follows: Follows, log_server: LogServer, tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_rotated_while_nobody_followed(
     rotated.write_bytes(gzip.compress(file.read_bytes()))
     answer = imports(rotated, "--run", "away", "--json")
     assert [(f["state"], f["records"]) for f in answer.json["files"]] == [("grown", 3)]
-    assert [step for step, _ in log_server.series("away")["loss"]] == list(range(10, 260, 10))
+    assert steps(log_server.series("away")["loss"]) == list(range(10, 260, 10))
     assert log_server.figures("away") == {"loss": 25, "lr": 25}
     assert [attempt["n"] for attempt in log_server.ask("away")["attempts"]] == [1]
 
@@ -244,7 +245,7 @@ def test_a_log_that_is_written_over_is_another_attempt(follows: Follows, log_ser
     until(lambda: len(log_server.ask("over")["attempts"]) == 2, "another attempt")
     log_server.wait("over", 20)
     one.end()
-    assert log_server.series("over")["loss"][0] == [10, 4.999]
+    assert log_server.series("over")["loss"][0] == [9, 4.999]
 
 
 def test_a_state_file_that_is_replaced(follows: Follows, log_server: LogServer, tmp_path: Path) -> None:
@@ -270,11 +271,11 @@ def test_a_state_file_that_is_replaced(follows: Follows, log_server: LogServer, 
     assert log_server.figures("saved") == {"loss": 20}
     save([*history[:12], {"step": 130, "loss": 0.5}])
     until(lambda: len(log_server.ask("saved")["attempts"]) == 2, "another attempt")
-    until(lambda: log_server.series("saved")["loss"][-1] == [130, 0.5], "its last step")
+    until(lambda: log_server.series("saved")["loss"][-1] == [129, 0.5], "its last step")
     one.end()
     save([*history[:12], {"step": 130, "loss": 0.5}, {"step": 140, "loss": 0.4}])
     one = follows(file, "saved")
-    until(lambda: log_server.series("saved")["loss"][-1] == [140, 0.4], "what came after")
+    until(lambda: log_server.series("saved")["loss"][-1] == [139, 0.4], "what came after")
     one.end()
     assert [attempt["n"] for attempt in log_server.run("saved")["attempts"]] == [1, 2]
 
@@ -290,7 +291,7 @@ def test_a_folder_of_events_gets_another_file(follows: Follows, log_server: LogS
                 writer.add_scalar("train/loss", 2.0 - step / 100, step)
                 writer.add_scalar("train/learning_rate", 1e-5, step)
         found = log_server.wait("events", first + 50)
-    assert steps(found) == list(range(100))
+    assert [step for step, _ in found] == list(range(100))
     one.end()
     follows(folder, "events").end()
     wanted = dict.fromkeys(("loss", "lr", "train/loss", "train/learning_rate"), 100)
@@ -327,7 +328,7 @@ def test_only_what_is_new_is_told(follows: Follows, log_server: LogServer, tmp_p
     log_server.wait("told", 63)
     one.end()
     alerts = [a for a in log_server.run("told")["alerts"] if a["kind"] == "nonfinite"]
-    assert [(a["first_step"], a["detail"].get("imported", False)) for a in alerts] == [(310, True), (610, False)]
+    assert [(a["first_step"], a["detail"].get("imported", False)) for a in alerts] == [(309, True), (609, False)]
     events = log_server.get("/api/v1/deliveries")
     assert {event["alert"] for event in events} == {alerts[1]["id"]}
     log_server.delete(f"/api/v1/endpoints/{made['id']}")
@@ -399,7 +400,7 @@ def test_nothing_known_yet_is_said(follows: Follows, log_server: LogServer, tmp_
     append(file, "{'loss': 1.0, 'learning_rate': 1e-05, 'step': 3}\n")
     log_server.wait("later-known", 2)
     one.end()
-    assert log_server.series("later-known")["loss"] == [[1, 1.5], [2, 1.25], [3, 1.0]]
+    assert log_server.series("later-known")["loss"] == [[0, 1.5], [1, 1.25], [2, 1.0]]
 
 
 def test_poll_is_bounded() -> None:

@@ -87,7 +87,7 @@ def test_a_log_that_went_on_otherwise_is_another_attempt(
     assert said(imports(file, "--run", "forked", "--json")) == ("known", 0)
     run = log_server.run("forked")
     assert [attempt["n"] for attempt in run["attempts"]] == [1, 2]
-    assert dict(map(tuple, log_server.series("forked")["loss"]))[150] == pytest.approx(0.985)
+    assert dict(map(tuple, log_server.series("forked")["loss"]))[149] == pytest.approx(0.985)
 
 
 def test_steps_that_go_back_are_another_attempt(imports: Command, log_server: LogServer, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_steps_that_go_back_are_another_attempt(imports: Command, log_server: Lo
     for told in ("new", "known"):
         assert said(imports(file, "--run", "back", "--json"))[0] == told
     run = log_server.run("back")
-    assert [(a["n"], a["first_step"], a["last_step"]) for a in run["attempts"]] == [(1, 10, 300), (2, 100, 110)]
+    assert [(a["n"], a["first_step"], a["last_step"]) for a in run["attempts"]] == [(1, 9, 299), (2, 99, 109)]
 
 
 def test_files_of_one_run(imports: Command, log_server: LogServer, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_files_of_one_run(imports: Command, log_server: LogServer, tmp_path: Pat
     assert imports(cards, extremes, log, "--run", "three").status == 0
     run = log_server.run("three")
     assert [attempt["n"] for attempt in run["attempts"]] == [1]
-    assert run["steps"] == 301
+    assert run["steps"] == 300
     assert len(run["writers"]) == 3
     assert {"loss", "lr", "h.0/act_in"} == run["scalars"].keys()
     assert [layer["name"] for layer in run["layers"]] == ["h.0"]
@@ -127,7 +127,7 @@ def test_cards_go_to_a_training_that_is_there(imports: Command, log_server: LogS
     assert imports(log, "--run", "later").status == imports(cards, "--run", "later").status == 0
     run = log_server.run("later")
     assert [attempt["n"] for attempt in run["attempts"]] == [1]
-    assert run["steps"] == 101
+    assert run["steps"] == 100
     assert {(d["backend"], d["index"]) for d in run["devices"]} == {("rocm-smi", 0)}
     assert set(run["scalars"]) == {"loss", "lr"}
 

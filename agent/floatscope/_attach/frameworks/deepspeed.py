@@ -10,7 +10,7 @@ from torch import nn
 
 from floatscope._guard import Guard
 from floatscope._patches import observe
-from floatscope._zero import is_spread
+from floatscope._placement import engines
 from floatscope.integrations._arguments import plain
 from floatscope.integrations._training import FrameworkTraining, is_claimed, take
 
@@ -55,10 +55,10 @@ class _FirstForward:
         training = FrameworkTraining({}, lambda heard: observe(type(engine), "backward", _Backward(heard, engine)))
         precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
         config = engine.config
-        # Of what ZeRO does not spread the engine alone knows the ranks.
-        spread = any(map(is_spread, engine.module.parameters()))
+        # Of what ZeRO does not spread the engine alone knows the ranks; its own name before each layer's tells nothing.
+        engines.add(engine)
         training.begin(
-            engine.module if spread else engine,
+            engine.module,
             facts={
                 "framework": {"name": "deepspeed", "version": self._version},
                 "declared_precision": precision,

@@ -463,6 +463,8 @@ def upgrade() -> None:
         sa.Column("clock_offset_ms", sa.Float(), nullable=False),
         sa.Column("bye", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
         sa.Column("layer_map", sa.LargeBinary(), nullable=False),
+        sa.Column("host", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("doctor", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],

@@ -1,0 +1,1 @@
+"""A live view of runs for a terminal, by ANSI sequences alone."""

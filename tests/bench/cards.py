@@ -1,0 +1,74 @@
+"""Processor time of the sidecar that reads the cards: 8 of MI300X kind, once a second, for a minute.
+
+The kernel's files are a folder like /sys on the disk, so what a driver does inside a read is not in the figures. With
+AMD SMI means the stand-in of the tests, through pyrsmi, and the files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.agent.devices.conftest import FakeSys
+
+_CARDS = 8
+_SECONDS = 60
+_SETTLED_S = 5
+_SOURCE = Path(__file__).parents[1] / "agent/fake_smi/fake_amd_smi.c"
+
+
+def _processor_s(pid: int) -> float:
+    """User and system time of all threads, those that ended included (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _share(root: Path, environment: dict[str, str]) -> tuple[float, int]:
+    """Share of one core, and readings taken."""
+    command = [sys.executable, "-P", "-m", "floatscope._devices", f"--sysfs={root}", "--period=1"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}
+    ) as sidecar:
+        assert sidecar.stdout is not None
+        for _ in range(_SETTLED_S):
+            sidecar.stdout.readline()
+        begun, used = time.monotonic(), _processor_s(sidecar.pid)
+        for _ in range(_SECONDS):
+            line = sidecar.stdout.readline()
+            assert line.count(b'"pci"') == _CARDS, line
+        share = (_processor_s(sidecar.pid) - used) / (time.monotonic() - begun)
+        sidecar.kill()
+    return share, _SECONDS
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        system = FakeSys(Path(folder) / "sys")
+        system.driver_is_live()
+        lines = []
+        for number in range(_CARDS):
+            bus = f"{5 + 16 * number:02x}"
+            system.card(number, f"0000:{bus}:00.0")
+            lines.append(f"0 {bus} 0 0  87 55  40000000000 192000000000  512 -1  MI300X")
+        (Path(folder) / "cards").write_text("\n".join(lines) + "\n")
+        share, count = _share(system.root, {"ROCM_PATH": "/nonexistent"})
+        print(f"sysfs: {100 * share:.2f} % of one core, {count} readings of {_CARDS} cards")
+        if (gcc := shutil.which("gcc")) is None:
+            print("AMD SMI: not measured, there is no gcc for the stand-in")
+            return
+        library = Path(folder) / "rocm/lib/libamd_smi.so"
+        library.parent.mkdir(parents=True)
+        subprocess.run([gcc, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
+        share, count = _share(
+            system.root, {"ROCM_PATH": str(Path(folder) / "rocm"), "FAKE_SMI_CARDS": str(Path(folder) / "cards")}
+        )
+        print(f"AMD SMI and sysfs: {100 * share:.2f} % of one core, {count} readings of {_CARDS} cards")
+
+
+if __name__ == "__main__":
+    main()

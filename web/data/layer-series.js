@@ -1,0 +1,71 @@
+/** Metrics of one layer over the steps: a mean, and between which values it lay. */
+
+import { number } from "./json.js";
+
+/** @typedef {import("./json.js").JsonNumber} JsonNumber */
+/** @typedef {{ values: JsonNumber[], min: JsonNumber[], max: JsonNumber[] }} Metric */
+/** @typedef {{ steps: number[], cell: number, [metric: string]: any }} LayerSeriesAnswer */
+/** @typedef {(number | undefined)[]} Values undefined: nothing was recorded in that cell */
+/** @typedef {{ name: string, mean: Values, least: Values, most: Values }} Trace */
+/** @typedef {{ steps: number[], cell: number, traces: Trace[] }} LayerSeries */
+
+/** In the order in which the drawer shows them. */
+export const LAYER_METRICS = ["headroom", "absmax", "rms", "zeros", "underflow"];
+
+/** @param {LayerSeriesAnswer} answer @returns {LayerSeries} only metrics that were seen */
+export function layerSeriesFrom(answer) {
+  const traces = LAYER_METRICS.flatMap((name) => {
+    /** @type {Metric | undefined} */
+    const metric = answer[name];
+    if (metric === undefined || metric.max.every((value) => value === null)) return [];
+    return [{ name, mean: metric.values.map(number), least: metric.min.map(number), most: metric.max.map(number) }];
+  });
+  return { steps: answer.steps, cell: answer.cell, traces };
+}
+
+/**
+ * How large updates are beside what they change: rms of the update over rms of the weight, on the steps that have both.
+ * @param {LayerSeriesAnswer} updates @param {LayerSeriesAnswer} weights with cells of the same size or others
+ * @returns {{ steps: number[], cell: number, trace: Trace } | null} null without a common step
+ */
+export function updateRatio(updates, weights) {
+  const { cell } = weights;
+  const rms = new Map(weights.steps.map((step, i) => [Math.floor(step / cell), number(weights["rms"]?.values[i])]));
+  /** @type {{ step: number, divisor: number, at: number }[]} */
+  const common = [];
+  updates.steps.forEach((step, at) => {
+    const divisor = rms.get(Math.floor(step / cell));
+    if (divisor !== undefined && divisor > 0) common.push({ step, divisor, at });
+  });
+  /** @type {Metric | undefined} */
+  const metric = updates["rms"];
+  if (metric === undefined) return null;
+  const seen = common.filter(({ at }) => metric.max[at] !== null);
+  if (seen.length === 0) return null;
+  const over = (/** @type {JsonNumber[]} */ values) => seen.map(({ divisor, at }) => (number(values[at]) ?? NaN) / divisor);
+  return { steps: seen.map(({ step }) => step), cell: updates.cell, trace: { name: "ratio", mean: over(metric.values), least: over(metric.min), most: over(metric.max) } };
+}
+
+/**
+ * The scale of a small chart: log for magnitudes, which span octaves, and shares of the height from the bottom.
+ * @param {Trace} trace
+ * @returns {{ low: number, high: number, log: boolean, at: (value: number) => number | undefined }} undefined: cannot be shown there
+ */
+export function traceScale({ name, least, most }) {
+  const log = name === "absmax" || name === "rms" || name === "ratio";
+  const shown = [...least, ...most].filter((value) => value !== undefined).filter((value) => Number.isFinite(value) && (!log || value > 0));
+  const low = shown.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = shown.reduce((a, b) => Math.max(a, b), -Infinity);
+  const place = log ? Math.log2 : (/** @type {number} */ value) => value;
+  const [from, to] = [place(low), place(high)];
+  return {
+    low,
+    high,
+    log,
+    at: (value) => {
+      const x = place(value);
+      if (!Number.isFinite(x)) return undefined;
+      return to > from ? (x - from) / (to - from) : 0.5;
+    },
+  };
+}
