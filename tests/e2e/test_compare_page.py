@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from floatscope import wire
-from tests.chromium import Complaints, browser, listen
+from tests.chromium import Visit, visiting
+from tests.pages import serving
 from tests.server.bodies import layer, scalars, summaries
 from tests.server.conftest import Agent
 
@@ -58,47 +56,30 @@ def _train(
     values = tuple(scalars(one, 0, what) for one, what in series.items())
     assert isinstance(agent.deliver(wire.Body(summaries=(summaries("grad", 0, top),), scalars=values)), wire.Ack)
     agent.send(wire.Bye(seq=agent.seq + 1, reason="finished"))
+    agent.hear()
     agent.close()
 
 
-@dataclass(slots=True)
-class Visit:
-    page: Page
-    complaints: Complaints
-    url: str
-
-    def go(self, place: str) -> None:
-        self.page.goto(f"{self.url}/#/{place}")
-
-    def compare(self, *names: str, more: str = "") -> None:
-        self.go(f"compare?runs={','.join(quote(name, safe='') for name in names)}{more}")
+def _compare(visit: Visit, *names: str, more: str = "") -> None:
+    visit.go(f"compare?runs={','.join(quote(name, safe='') for name in names)}{more}")
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    command = [sys.executable, "-m", "floatscope", "server", "--port", "0"]
-    command += ["--data", str(tmp_path_factory.mktemp("compare") / "data")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        try:
-            assert address is not None
-            falling = [3.0 / (1 + 0.05 * step) for step in range(60)]
-            _train(address[0], HALF, falling, ["a", "b", "only.half"])
-            _train(address[0], BRAIN, [1.1 * loss for loss in falling[:40]], ["b", "a", "only.brain"], "bfloat16", 16)
-            _train(address[0], ONE, [2.0], ["a"])
-            _train(address[0], BROKEN, [math.nan] * 20, ["a"])
-            _train(address[0], DOOMED, falling, ["a"])
-            yield address[0]
-        finally:
-            process.terminate()
+    with serving(tmp_path_factory.mktemp("compare") / "data") as address:
+        falling = [3.0 / (1 + 0.05 * step) for step in range(60)]
+        _train(address, HALF, falling, ["a", "b", "only.half"])
+        _train(address, BRAIN, [1.1 * loss for loss in falling[:40]], ["b", "a", "only.brain"], "bfloat16", 16)
+        _train(address, ONE, [2.0], ["a"])
+        _train(address, BROKEN, [math.nan] * 20, ["a"])
+        _train(address, DOOMED, falling, ["a"])
+        yield address
 
 
 @pytest.fixture(scope="module")
 def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
-    with browser(program("chromium")) as running:
-        page = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US").new_page()
-        yield Visit(page, listen(page, url), url)
+    with visiting(program("chromium"), url) as visit:
+        yield visit
 
 
 def test_a_configuration_is_searched_and_held_against_another(visit: Visit) -> None:
@@ -124,7 +105,7 @@ def test_a_configuration_is_searched_and_held_against_another(visit: Visit) -> N
 
 def test_runs_are_laid_over_one_another(visit: Visit) -> None:
     page = visit.page
-    visit.compare(HALF, BRAIN, ONE, BROKEN)
+    _compare(visit, HALF, BRAIN, ONE, BROKEN)
     loss = page.get_by_role("region", name="Loss", exact=True)
     expect(loss.locator(".scatterlayer .trace")).to_have_count(3, timeout=30_000)
     expect(loss).to_contain_text(f"not finite throughout: {BROKEN}")
@@ -140,7 +121,7 @@ def test_runs_are_laid_over_one_another(visit: Visit) -> None:
 
 def test_a_brush_moves_every_chart(visit: Visit) -> None:
     page = visit.page
-    visit.compare(HALF, BRAIN)
+    _compare(visit, HALF, BRAIN)
     drag = page.get_by_role("region", name="Loss", exact=True).locator(".nsewdrag")
     box = drag.bounding_box(timeout=30_000)
     assert box is not None
@@ -155,7 +136,7 @@ def test_a_brush_moves_every_chart(visit: Visit) -> None:
 
 def test_two_runs_are_told_apart_layer_by_layer(visit: Visit) -> None:
     page = visit.page
-    visit.compare(HALF, BRAIN, more="&of=absmax")
+    _compare(visit, HALF, BRAIN, more="&of=absmax")
     table = page.locator(".apart-table")
     expect(table.locator("tbody tr")).to_have_count(2)
     expect(table.get_by_role("row", name=re.compile("^a"))).to_contain_text("+1.00")
@@ -164,7 +145,7 @@ def test_two_runs_are_told_apart_layer_by_layer(visit: Visit) -> None:
 
 def test_a_run_that_is_deleted_while_it_is_shown(visit: Visit) -> None:
     page = visit.page
-    visit.compare(HALF, DOOMED)
+    _compare(visit, HALF, DOOMED)
     loss = page.get_by_role("region", name="Loss", exact=True)
     expect(loss.locator(".scatterlayer .trace")).to_have_count(2, timeout=30_000)
     request = urllib.request.Request(f"{visit.url}/api/v1/runs/{DOOMED}", method="DELETE")
