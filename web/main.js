@@ -3,6 +3,8 @@
 import { createCards } from "./cards.js";
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
+import { createCompare } from "./compare.js";
+import { createConfig } from "./config.js";
 import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
@@ -30,6 +32,8 @@ const store = createStore(
 );
 const controller = createController(store);
 const desk = createDesk(store, controller.reload);
+const compare = createCompare(store, controller.reload);
+const config = createConfig(store, controller.reload);
 const scaler = createScaler(store, controller);
 const cards = createCards(store, controller);
 
@@ -42,6 +46,7 @@ function themeNow() {
 const actions = {
   ...controller,
   desk,
+  config,
   scaler,
   cards,
   retry() {
@@ -72,13 +77,15 @@ function render(state) {
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);
-  const place = state.route.page === "run" ? state.route.run : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
+  const place = state.route.page === "run" ? state.route.run : state.route.page === "compare" ? t("compare.title") : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
   document.title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
   patch(root, [page(state, { t, act: actions })]);
 }
 
 store.subscribe(render);
 store.subscribe(desk.follow);
+store.subscribe(config.follow);
+store.subscribe(compare.follow);
 store.subscribe(scaler.follow);
 store.subscribe(cards.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
@@ -92,9 +99,10 @@ await controller.start();
 requestAnimationFrame(() => requestAnimationFrame(() => void whenHeatIsDrawn()));
 
 async function whenHeatIsDrawn() {
-  if (store.get().route.page !== "run" || store.get().heat.status === "loading") {
+  const ready = (/** @type {import("./state.js").State} */ { route, heat }) => route.page === "compare" || (route.page === "run" && heat.status !== "loading");
+  if (!ready(store.get())) {
     const stop = store.subscribe((state) => {
-      if (state.route.page !== "run" || state.heat.status === "loading" || state.heat.status === "idle") return;
+      if (!ready(state) || (state.route.page === "run" && state.heat.status === "idle")) return;
       stop();
       requestAnimationFrame(() => void whenHeatIsDrawn());
     });

@@ -20,6 +20,7 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @template T
  * @typedef {{ status: "idle" | "loading" | "ready" | "error", data: T | null, error: ApiError | null }} Load
  */
+/** @typedef {{ name: string, gone: boolean, alerts: Alert[], series: Map<string, Series> }} Curves of one run; gone: there is no such run */
 /**
  * @typedef {object} LayerData
  * @property {HistogramAnswer} histogram
@@ -54,6 +55,8 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {Cursor | null} cursor under the pointer or the keyboard
  * @property {ApiError | null} notice what the last action came back with
  * @property {import("./data/desk.js").DeskState} desk the page of alerts
+ * @property {{ other: Load<RunDetail>, copied: string }} config the run compared with, and what was copied last
+ * @property {{ curves: Load<Curves[]>, apart: Load<import("./data/compare.js").HeatAnswer[]> }} compare
  * @property {import("./data/scaler.js").ScalerState} scaler the tab of the loss scaler
  * @property {import("./data/cards.js").CardsState} cards the tab of devices
  * @property {boolean} plotly whether the chart library is there
@@ -84,6 +87,8 @@ export function initialState(given) {
     cursor: null,
     notice: null,
     desk: EMPTY_DESK,
+    config: { other: IDLE, copied: "" },
+    compare: { curves: IDLE, apart: IDLE },
     scaler: EMPTY_SCALER,
     cards: EMPTY_CARDS,
     plotly: false,

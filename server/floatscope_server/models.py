@@ -76,7 +76,7 @@ class Run(SQLModel, table=True):
 class Attempt(SQLModel, table=True):
     """A start or restart of a run; steps are null until the first arrives.
 
-    ``world`` is its number of ranks: another attempt may have fewer or more.
+    ``world`` is its number of ranks: another attempt may have fewer or more. ``config`` is null where it is the run's.
     """
 
     __tablename__ = "attempt"
@@ -89,6 +89,7 @@ class Attempt(SQLModel, table=True):
     started_at: datetime
     ended_at: datetime | None = None
     end_reason: str | None = None
+    config: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
 
 
 class Writer(SQLModel, table=True):

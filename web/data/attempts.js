@@ -1,7 +1,7 @@
 /** A run that starts again begins a new attempt, whose steps take the place of those made before. */
 
 /** @typedef {import("./health.js").Alert} Alert */
-/** @typedef {{ n: number, first_step: number | null, started_at: string }} Attempt */
+/** @typedef {{ n: number, first_step: number | null, started_at: string, config?: Record<string, unknown> | null }} Attempt config: null where it is the run's */
 
 /**
  * The attempt in which an alert opened: as it says, else the newest one that had begun by then.

@@ -12,7 +12,7 @@ export const SORTS = ["started", "name", "step", "headroom", "alerts"];
 
 /**
  * @typedef {object} Route
- * @property {"runs" | "run" | "alerts"} page
+ * @property {"runs" | "run" | "alerts" | "compare"} page
  * @property {string} run name, "" on the list
  * @property {string} tab of a run, one of RUN_TABS
  * @property {string} sort column of the list
@@ -50,12 +50,16 @@ export function parseRoute(hash) {
   const fields = new URLSearchParams(query);
   const [, page, name, tab] = path.split("/");
   if (page === "alerts") return { ...HOME, page, desk: parseDesk(name, fields) };
+  const comparing = page === "compare";
+  const raw = comparing ? /(?:^|&)runs=([^&]*)/.exec(query)?.[1] : undefined;
+  // By hand each name is encoded once and the commas stand; from formatRoute the whole list is encoded once more.
+  if (raw?.includes(",")) fields.set("runs", raw.replaceAll("+", "%20"));
   const from = step(fields.get("from"));
   const to = step(fields.get("to"));
   const inRun = page === "run" && Boolean(name);
   const place = inRun ? oneOf(tab ?? null, RUN_TABS, HOME.tab) : HOME.tab;
   return {
-    page: inRun ? "run" : "runs",
+    page: comparing ? "compare" : inRun ? "run" : "runs",
     run: inRun ? decode(name ?? "") : "",
     tab: place,
     sort: oneOf(fields.get("sort"), SORTS, HOME.sort),
@@ -66,7 +70,7 @@ export function parseRoute(hash) {
     to: from !== null && to !== null && to < from ? null : to,
     layer: fields.get("layer"),
     step: step(fields.get("step")),
-    own: ownFields(inRun ? place : "runs", (field) => fields.get(field)),
+    own: ownFields(comparing ? "compare" : inRun ? place : "runs", (field) => fields.get(field)),
     desk: DESK,
   };
 }
@@ -82,7 +86,7 @@ export function formatRoute(route) {
   const inRun = route.page === "run";
   const own = ownFields(inRun ? route.tab : route.page, (name) => route.own[name]);
   for (const [name, value] of Object.entries(own)) if (value !== "") fields.set(name, value);
-  const path = inRun ? `#/run/${encodeURIComponent(route.run)}${route.tab === HOME.tab ? "" : `/${route.tab}`}` : "#/";
+  const path = inRun ? `#/run/${encodeURIComponent(route.run)}${route.tab === HOME.tab ? "" : `/${route.tab}`}` : route.page === "compare" ? "#/compare" : "#/";
   const query = fields.toString();
   return query ? `${path}?${query}` : path;
 }

@@ -3,7 +3,7 @@
 import { GROUPS, LAYER_SORTS } from "./arrange.js";
 
 /** Tabs of a run, in the order they are offered. */
-export const RUN_TABS = ["overview", "layers", "scaler", "devices"];
+export const RUN_TABS = ["overview", "layers", "scaler", "devices", "config"];
 
 /** What the heat map of the cards may show beside the busy share, which is the default. */
 const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius"];
@@ -16,10 +16,12 @@ const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_cels
 /** @type {Readonly<Record<string, Fields>>} page, or tab of a run -> fields */
 const FIELDS = {
   runs: {},
+  compare: { runs: null, x: ["tokens", "time"], smooth: ["10", "50"], of: ["absmax"], a: /^[0-7]$/, b: /^[0-7]$/ },
   overview: {},
   layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },
   scaler: { operand: null, find: null, by: ["layers"] },
   devices: { figure: FIGURES, span: ["hour", "all"], card: null },
+  config: { against: null, show: ["all"], find: null, attempt: /^-?\d{1,9}$/ },
 };
 
 /** @typedef {Readonly<Record<string, string>>} Own every field of the place, "" where nothing was chosen */

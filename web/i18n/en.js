@@ -1,5 +1,7 @@
 /** English. */
 
+import { compareWords } from "./en-compare.js";
+import { configWords } from "./en-config.js";
 import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
@@ -257,6 +259,8 @@ export const en = {
   "hist.axis": "|x|",
   "hist.scale": "formats at scale",
   "hist.how": "Intensity is the square root of the share. Lines follow the scale of the run; pooled columns show the worst of their steps.",
+  ...compareWords,
+  ...configWords,
   ...cardWords,
   ...deskWords,
   ...layerWords,

@@ -1,5 +1,7 @@
 /** Chinese, simplified. */
 
+import { compareWords } from "./zh-compare.js";
+import { configWords } from "./zh-config.js";
 import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
@@ -258,6 +260,8 @@ export const zh = {
   "hist.axis": "|x|",
   "hist.scale": "各格式，缩放",
   "hist.how": "颜色深浅为占比的平方根。线条随运行的缩放因子移动；合并的列显示其中最差的一步。",
+  ...compareWords,
+  ...configWords,
   ...cardWords,
   ...deskWords,
   ...layerWords,

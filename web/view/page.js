@@ -5,6 +5,7 @@ import { DESK } from "../data/desk-route.js";
 import { HOME } from "../data/route.js";
 import { clock, count } from "../data/text.js";
 import { currentRun, silentSeconds } from "../state.js";
+import { comparePage } from "./compare/page.js";
 import { desk } from "./desk/page.js";
 import { h } from "./dom.js";
 import { severityMark } from "./marks.js";
@@ -25,6 +26,7 @@ export function page(state, context) {
 function body(state, context) {
   if (state.session === null) return state.sessionError ? failure(context, state.sessionError) : loading(context, context.t("what.server"));
   if (state.session.scope === null) return signIn(state, context);
+  if (state.route.page === "compare") return comparePage(state, context);
   if (state.route.page === "alerts") return desk(state, context);
   return state.route.page === "run" ? runPage(state, context) : runsPage(state, context);
 }
@@ -46,6 +48,7 @@ function header(state, context) {
       { "aria-label": t("top.place") },
       h("a", { href: list, "aria-current": route.page === "runs" ? "page" : undefined }, t("top.runs")),
       route.page === "run" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("span", { class: "here", "aria-current": "page", title: route.run }, route.run)] : null,
+      route.page === "compare" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("a", { href: act.link({}), "aria-current": "page" }, t("compare.title"))] : null,
       state.session?.scope ? alertsLink(state, context) : null,
     ),
     h("span", { class: "spring" }),

@@ -57,6 +57,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
         ],
         "coverage": _coverage(session, reader, run, {layer.index: layer.parameters for layer in layers}),
         "skipped_steps": skipped_steps(session, reader, run.id),
+        "checkpoints": _checkpoints(session, run),
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
@@ -200,6 +201,17 @@ def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:
         .limit(_NEWEST)
     )
     return [{"kind": e.kind, "step": e.step, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
+
+
+def _checkpoints(session: Session, run: Run) -> list[dict[str, object]]:
+    """The newest ones that were saved, of all attempts, oldest first."""
+    events = session.exec(
+        select(StepEvent)
+        .where(StepEvent.run_id == run.id, StepEvent.kind == "checkpoint")
+        .order_by(col(StepEvent.id).desc())
+        .limit(_NEWEST)
+    )
+    return [{"step": e.step, "attempt": e.attempt, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
 
 
 def _devices(session: Session, run: Run) -> list[dict[str, object]]:

@@ -210,8 +210,9 @@ async def tail(
 
 @router.get("/compare", responses=BLOCK)
 async def compare(
-    runs: Annotated[str, Query(description="Names by commas, at most 8.")],
     services: Running,
+    runs: Annotated[str | None, Query(description="Names by commas, at most 8.")] = None,
+    run: Annotated[list[str] | None, Query(description="One name, once for each: names may hold commas.")] = None,
     what: Annotated[str, Query(description="heatmap or scalars.")] = "heatmap",
     kind: str = "grad",
     metric: str = "headroom",
@@ -241,11 +242,12 @@ async def compare(
         names=split(layers),
     )
 
-    key = ("compare", runs, what, asked, names, MEDIA_TYPE in accept)
+    wanted = (*(split(runs) or ()), *(run or ()))
+    key = ("compare", wanted, what, asked, names, MEDIA_TYPE in accept)
     streams = ("scalar",) if what == "scalars" else (f"layer/{kind}", f"hist/{kind}")
 
     def question(session: Session) -> Tagged:
-        found = runs_named(session, split(runs) or ())
+        found = runs_named(session, wanted)
         tag = newest_tag(session, found, store=services.store.epoch, question=key, streams=streams)
         return Tagged(tag=tag, settled=False, make=lambda: answer(session, found))
 

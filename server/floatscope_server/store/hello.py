@@ -104,7 +104,10 @@ def greet(
         began = _began(hello, now)
         attempt = identity.attempt or _inferred(run, hello, began)
         if attempt not in run.attempts:
-            _new_attempt(session, run, attempt, identity, began, now)
+            config, unfit = _fit(hello.config)
+            first = session.exec(select(Run.config).where(Run.id == run.id)).one()
+            own = None if config == first else config
+            _new_attempt(session, run, attempt, identity, began, now, own)
         writer = _new_writer(session, run, attempt, hello, now)
         ledger.add(run, writer)
     writer.seen_at = now
@@ -221,7 +224,13 @@ def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: f
 
 
 def _new_attempt(
-    session: Session, run: KnownRun, attempt: int, identity: wire.Identity, began: float, now: float
+    session: Session,
+    run: KnownRun,
+    attempt: int,
+    identity: wire.Identity,
+    began: float,
+    now: float,
+    config: dict[str, Any] | None,
 ) -> None:
     over = bool(run.attempts) and attempt < run.attempt
     if attempt > run.attempt:
@@ -233,7 +242,7 @@ def _new_attempt(
         run.attempt = attempt
         run.progress_at = now
     run.worlds[attempt] = _world(identity)
-    row = Attempt(run_id=run.id, n=attempt, world=run.worlds[attempt], started_at=utc(began))
+    row = Attempt(run_id=run.id, n=attempt, world=run.worlds[attempt], started_at=utc(began), config=config)
     if over:
         row.ended_at, row.end_reason = utc(now), "superseded"
     session.add(row)

@@ -10,6 +10,7 @@ import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
 import { reportLink } from "../report-link.js";
 import { grade, newestStep } from "../runs.js";
+import { configTab } from "./config.js";
 import { devicesTab } from "./devices.js";
 import { layersTab } from "./layers.js";
 import { overviewTab } from "./overview.js";
@@ -20,7 +21,7 @@ import { scalerTab } from "./scaler.js";
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 
 /** @type {Record<string, (state: State, context: Context) => import("../dom.js").Child>} */
-const VIEWS = { overview: overviewTab, layers: layersTab, scaler: scalerTab, devices: devicesTab };
+const VIEWS = { overview: overviewTab, layers: layersTab, scaler: scalerTab, devices: devicesTab, config: configTab };
 
 /** @param {State} state @param {Context} context */
 export function runPage(state, context) {

@@ -233,6 +233,7 @@ def upgrade() -> None:
         sa.Column("started_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("ended_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=True),
         sa.Column("end_reason", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
+        sa.Column("config", sa.JSON(none_as_null=True), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],
