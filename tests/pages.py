@@ -23,6 +23,8 @@ PAGES = {
     "layer": "run/demo/layers?kind=act_in&layer=blocks.2.mlp.down",
     "scaler": "run/demo/scaler",
     "devices": "run/demo/devices",
+    "config": "run/demo/config?against=demo-sane",
+    "compare": "compare?runs=demo,demo-sane",
     "alerts": "alerts?state=all",
     "rules": "alerts/rules",
     "endpoints": "alerts/endpoints",
