@@ -155,6 +155,22 @@ def test_a_run_that_is_deleted_while_it_is_shown(visit: Visit) -> None:
     expect(loss.locator(".scatterlayer .trace")).to_have_count(1, timeout=30_000)
 
 
+def test_runs_are_found_and_picked_in_the_list(visit: Visit) -> None:
+    page = visit.page
+    visit.go("")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(4)
+    page.get_by_role("searchbox", name="Find").press_sequentially("bf16 finished", delay=20)
+    expect(rows).to_have_count(1)
+    page.get_by_role("checkbox", name=f"Compare {BRAIN}").check()
+    expect(page.get_by_text("Pick another run to compare")).to_be_visible()
+    page.get_by_role("searchbox", name="Find").fill("")
+    page.get_by_role("checkbox", name=f"Compare {HALF}").check()
+    page.get_by_role("link", name="Compare 2 runs").click()
+    expect(page.locator(".compare")).to_contain_text(BRAIN)
+    expect(page.locator(".compare")).to_contain_text(HALF)
+
+
 def test_both_fit_a_phone(visit: Visit) -> None:
     page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})

@@ -3,26 +3,28 @@ import test from "node:test";
 import { DESK } from "../../web/data/desk-route.js";
 import { HOME, formatRoute, kindOf, parseRoute } from "../../web/data/route.js";
 
+const RUN = { ...HOME, page: /** @type {const} */ ("run"), own: {} };
+
 test("every view survives the way into the address and back", () => {
   /** @type {import("../../web/data/route.js").Route[]} */
   const views = [
     { ...HOME },
     { ...HOME, sort: "headroom" },
-    { ...HOME, page: "run", run: "demo" },
-    { ...HOME, page: "run", run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
-    { ...HOME, page: "run", run: "a/b", tab: "layers", own: { filter: "a,b %&", group: "type", sort: "worst", open: "x%2Cy,z" }, layer: "x", from: 3 },
+    { ...RUN, run: "demo" },
+    { ...RUN, run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
+    { ...RUN, run: "a/b", tab: "layers", own: { filter: "a,b %&", group: "type", sort: "worst", open: "x%2Cy,z" }, layer: "x", from: 3 },
     { ...HOME, page: "alerts" },
     { ...HOME, page: "alerts", desk: { ...DESK, tab: "rules", run: "a/b &?=# \u8c03\u8bd5", kind: "loss_spike" } },
     { ...HOME, page: "alerts", desk: { ...DESK, state: "past", severity: "critical", order: "run", alert: "12" } },
     { ...HOME, page: "alerts", desk: { ...DESK, tab: "deliveries", endpoint: "3", outcome: "dead" } },
-    { ...HOME, page: "run", run: "demo", from: 0, to: 99, layer: "layers.3.mlp.down_proj", step: 0 },
+    { ...RUN, run: "demo", from: 0, to: 99, layer: "layers.3.mlp.down_proj", step: 0 },
   ];
   for (const view of views) assert.deepEqual(parseRoute(formatRoute(view)), view);
 });
 
 test("defaults stay out of the address", () => {
   assert.equal(formatRoute({ ...HOME }), "#/");
-  assert.equal(formatRoute({ ...HOME, page: "run", run: "demo" }), "#/run/demo");
+  assert.equal(formatRoute({ ...RUN, run: "demo" }), "#/run/demo");
 });
 
 test("what a stranger typed falls back instead of breaking", () => {
@@ -32,7 +34,7 @@ test("what a stranger typed falls back instead of breaking", () => {
   assert.equal(parseRoute("#/run/50%").run, "50%");
   assert.equal(parseRoute("#/run/x/nowhere").tab, "overview");
   assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
-  assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...HOME, page: "run", run: "x" });
+  assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...RUN, run: "x" });
   assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);
   assert.deepEqual(parseRoute("#/alerts/nowhere?state=x&severity=grave&order=&alert=1e9&endpoint=-1&outcome=lost"), { ...HOME, page: "alerts" });
 });

@@ -15,7 +15,7 @@ const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_cels
 
 /** @type {Readonly<Record<string, Fields>>} page, or tab of a run -> fields */
 const FIELDS = {
-  runs: {},
+  runs: { find: null, pick: null },
   compare: { runs: null, x: ["tokens", "time"], smooth: ["10", "50"], of: ["absmax"], a: /^[0-7]$/, b: /^[0-7]$/ },
   overview: {},
   layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },

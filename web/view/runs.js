@@ -1,7 +1,9 @@
 /** The list of runs: one line each, the worst headroom before everything else. */
 
 import { number, numbers } from "../data/json.js";
-import { AUTO_KIND } from "../data/route.js";
+import { namesIn, namesText } from "../data/arrange.js";
+import { AUTO_KIND, HOME } from "../data/route.js";
+import { found, toggled } from "../data/run-list.js";
 import { bits, clock, count, duration, figure, tail } from "../data/text.js";
 import { silentSeconds } from "../state.js";
 import { h } from "./dom.js";
@@ -32,7 +34,9 @@ export function runsPage(state, context) {
   const { data, error } = state.runs;
   const note = pendingNote(context, state.runs, t("what.runs"));
   if (note || data === null) return h("section", { class: "runs" }, note);
-  const sorted = [...data].sort(ORDER[state.route.sort]);
+  const { own } = state.route;
+  const picked = namesIn(own["pick"] ?? "").filter((name) => data.some((run) => run.name === name));
+  const sorted = found(data, own["find"] ?? "").sort(ORDER[state.route.sort]);
   const live = data.filter((run) => run.state === "live").length;
   const critical = data.reduce((sum, run) => sum + run.alerts.critical, 0);
   const column = (/** @type {string} */ key, /** @type {string} */ className) =>
@@ -46,6 +50,7 @@ export function runsPage(state, context) {
     { class: "runs" },
     h("h1", { class: "summary" }, t("runs.summary", { runs: count(data.length), live: count(live), critical: count(critical) })),
     error ? failure(context, error) : null,
+    data.length === 0 ? null : bar(sorted.length, data.length, picked, state, context),
     data.length === 0
       ? empty(t("runs.empty"), t("runs.empty_hint"), h("code", null, "scope = floatscope.watch(model, optimizer)"))
       : h(
@@ -57,6 +62,7 @@ export function runsPage(state, context) {
             h(
               "tr",
               null,
+              h("th", { scope: "col", class: "pick" }, h("span", { class: "sr" }, t("runs.compare"))),
               column("name", ""),
               column("headroom", "figure"),
               h("th", { scope: "col", class: "wide" }, t("runs.layer")),
@@ -68,13 +74,32 @@ export function runsPage(state, context) {
               h("th", { scope: "col", class: "figure wide" }, t("runs.duration")),
             ),
           ),
-          h("tbody", null, sorted.map((run) => row(run, state, context))),
+          h("tbody", null, sorted.map((run) => row(run, picked, state, context))),
         ),
   );
 }
 
-/** @param {RunItem} run @param {State} state @param {Context} context */
-function row(run, state, { t, act }) {
+/** @param {number} shown @param {number} all @param {readonly string[]} picked @param {State} state @param {Context} context */
+function bar(shown, all, picked, state, { t, act }) {
+  const { own } = state.route;
+  const find = (/** @type {Event} */ event) => act.replace({ own: { ...own, find: /** @type {HTMLInputElement} */ (event.currentTarget).value } });
+  return h(
+    "div",
+    { class: "filters", role: "group", "aria-label": t("runs.find") },
+    h("label", { class: "select" }, h("span", { class: "label" }, t("runs.find")), h("input", { type: "search", spellcheck: "false", autocomplete: "off", placeholder: t("runs.find_hint"), value: own["find"] ?? "", oninput: find })),
+    h("span", { class: "muted", role: "status" }, shown < all ? t("runs.found", { n: count(shown), all: count(all) }) : ""),
+    h("span", { class: "spring" }),
+    picked.length === 0 ? null : h("button", { type: "button", class: "plain", onclick: () => act.replace({ own: { ...own, pick: "" } }) }, t("runs.unpick")),
+    picked.length === 0
+      ? null
+      : picked.length === 1
+        ? h("span", { class: "muted" }, t("runs.pick_more"))
+        : h("a", { class: "compare-picked", href: act.link({ ...HOME, page: "compare", own: { runs: namesText(picked) } }) }, t("runs.compare_n", { n: count(picked.length) })),
+  );
+}
+
+/** @param {RunItem} run @param {readonly string[]} picked @param {State} state @param {Context} context */
+function row(run, picked, state, { t, act }) {
   const headroom = number(run.worst?.headroom);
   const loss = number(run.last.loss);
   const losses = numbers(run.sparkline);
@@ -84,6 +109,7 @@ function row(run, state, { t, act }) {
   return h(
     "tr",
     { key: run.name, class: `state-${run.state}` },
+    h("td", { class: "pick" }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: picked.includes(run.name), onchange: () => act.replace({ own: { ...state.route.own, pick: namesText(toggled(picked, run.name)) } }) })),
     h(
       "th",
       { scope: "row" },
