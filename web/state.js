@@ -49,6 +49,7 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {number} seriesRev
  * @property {Load<Grid>} heat changed in place; `heatRev` tells
  * @property {number} heatRev
+ * @property {Load<number[]>} newest headroom of each layer, loaded only where no heat map has it
  * @property {number[]} skipped steps
  * @property {boolean} closer whether the agent reads everything at the moment
  * @property {Load<LayerData>} layer
@@ -81,6 +82,7 @@ export function initialState(given) {
     seriesRev: 0,
     heat: IDLE,
     heatRev: 0,
+    newest: IDLE,
     skipped: [],
     closer: false,
     layer: IDLE,
@@ -97,7 +99,7 @@ export function initialState(given) {
 }
 
 /** Slots that belong to one run and empty when another is opened. */
-export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: IDLE, heat: IDLE, layer: IDLE, skipped: [], closer: false, cursor: null, notice: null };
+export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: IDLE, heat: IDLE, newest: IDLE, layer: IDLE, skipped: [], closer: false, cursor: null, notice: null };
 
 /** @param {State} state @returns {RunItem | null} */
 export function currentRun(state) {

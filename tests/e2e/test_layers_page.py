@@ -163,6 +163,14 @@ def test_layers_are_filtered_grouped_and_sorted_by_the_address(visit: Visit) -> 
     assert {"group=block", "sort=worst"} <= set(page.url.partition("?")[2].split("&"))
 
 
+def test_the_meter_has_every_layer_whatever_the_heat_map_shows(visit: Visit) -> None:
+    for place in ("sick/layers?kind=grad&metric=rms", "sick/layers?kind=grad"):
+        _go(visit, place)
+        expect(visit.page.get_by_role("img", name=re.compile("^Headroom of 13 layers"))).to_be_visible()
+    visit.go("run/sick/config?kind=grad")
+    expect(visit.page.get_by_role("img", name=re.compile("^Headroom of 13 layers"))).to_be_visible()
+
+
 def test_a_run_of_one_step_and_one_layer(visit: Visit) -> None:
     _go(visit, "one/layers?kind=grad")
     expect(visit.page.get_by_role("status").filter(has_text="layer")).to_have_text("1 of 1 layer")

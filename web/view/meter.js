@@ -19,7 +19,8 @@ export function meter(state, worst, t) {
   /** @type {number[]} */
   const values = [];
   let peak = Infinity;
-  if (grid) {
+  if (grid === null) values.push(...(state.newest.data ?? []));
+  else {
     // Some kinds are only looked at every few steps: the newest step at which any layer was.
     for (let column = grid.columns - 1; values.length === 0 && column >= Math.max(0, grid.columns - LOOK_BACK); column--) {
       for (let row = 0; row < grid.meta.layers.length; row++) {
