@@ -15,8 +15,8 @@ from tests.pages import LANGUAGES, PAGES, THEMES, open_page, recorded, served, s
 
 SECONDS = 60
 WIDTH, HEIGHT = 1280, 800
-COLOURS = 64
-"""Of a picture: the pages have few, and a third of the bytes is enough."""
+COLOURS = 128
+"""Of a picture: the pages have few, and half of the bytes is enough."""
 
 
 def main() -> int:
