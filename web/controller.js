@@ -5,7 +5,7 @@ import { float32 } from "./data/fsb1.js";
 import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { looksCloser } from "./data/overhead.js";
-import { AUTO_KIND, formatRoute, kindOf } from "./data/route.js";
+import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { fetchGrid, fetchLayer } from "./grids.js";
@@ -24,6 +24,15 @@ const DEVICE_SECONDS = 300;
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
 const LAYER_REFRESH_MS = 5000;
+
+/**
+ * The address with a change. It starts from the present one: two changes may come before the page has been drawn anew.
+ * @param {Partial<Route>} change of `own` the fields that change
+ */
+function changed(change) {
+  const here = parseRoute(location.hash);
+  return formatRoute({ ...here, ...change, own: { ...here.own, ...change.own } });
+}
 
 /** @param {import("./data/store.js").Store<State>} store */
 export function createController(store) {
@@ -236,10 +245,10 @@ export function createController(store) {
     start,
     /** @param {Partial<Route>} change */
     navigate(change) {
-      location.hash = formatRoute({ ...store.get().route, ...change });
+      location.hash = changed(change);
     },
     /** As `navigate`, without a step of its own on the way back: for what is typed. @param {Partial<Route>} change */
-    replace: (change) => location.replace(formatRoute({ ...store.get().route, ...change })),
+    replace: (change) => location.replace(changed(change)),
     /** @param {Partial<Route>} change as a link that can be opened elsewhere */
     link: (change) => formatRoute({ ...store.get().route, ...change }),
     /** @param {State["cursor"]} cursor */

@@ -82,14 +82,14 @@ export function runsPage(state, context) {
 /** @param {number} shown @param {number} all @param {readonly string[]} picked @param {State} state @param {Context} context */
 function bar(shown, all, picked, state, { t, act }) {
   const { own } = state.route;
-  const find = (/** @type {Event} */ event) => act.replace({ own: { ...own, find: /** @type {HTMLInputElement} */ (event.currentTarget).value } });
+  const find = (/** @type {Event} */ event) => act.replace({ own: { find: /** @type {HTMLInputElement} */ (event.currentTarget).value } });
   return h(
     "div",
     { class: "filters", role: "group", "aria-label": t("runs.find") },
     h("label", { class: "select" }, h("span", { class: "label" }, t("runs.find")), h("input", { type: "search", spellcheck: "false", autocomplete: "off", placeholder: t("runs.find_hint"), value: own["find"] ?? "", oninput: find })),
     h("span", { class: "muted", role: "status" }, shown < all ? t("runs.found", { n: count(shown), all: count(all) }) : ""),
     h("span", { class: "spring" }),
-    picked.length === 0 ? null : h("button", { type: "button", class: "plain", onclick: () => act.replace({ own: { ...own, pick: "" } }) }, t("runs.unpick")),
+    picked.length === 0 ? null : h("button", { type: "button", class: "plain", onclick: () => act.replace({ own: { pick: "" } }) }, t("runs.unpick")),
     picked.length === 0
       ? null
       : picked.length === 1
@@ -109,7 +109,7 @@ function row(run, picked, state, { t, act }) {
   return h(
     "tr",
     { key: run.name, class: `state-${run.state}` },
-    h("td", { class: "pick" }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: picked.includes(run.name), onchange: () => act.replace({ own: { ...state.route.own, pick: namesText(toggled(picked, run.name)) } }) })),
+    h("td", { class: "pick" }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: picked.includes(run.name), onchange: () => act.replace({ own: { pick: namesText(toggled(picked, run.name)) } }) })),
     h(
       "th",
       { scope: "row" },

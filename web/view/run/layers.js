@@ -23,7 +23,7 @@ export function layersTab(state, context) {
   const { act } = context;
   const { own } = state.route;
   const open = namesIn(own["open"] ?? "");
-  const change = (/** @type {Record<string, string>} */ fields) => act.navigate({ own: { ...own, ...fields } });
+  const change = (/** @type {Record<string, string>} */ fields) => act.navigate({ own: fields });
   const types = new Map(state.detail.data?.layers.map((layer) => [layer.name, layer.module_type ?? ""]));
   const arranged = (/** @type {import("../../data/grid.js").Grid} */ grid) => {
     const key = [grid, state.heatRev, state.detail.data?.layers, own["filter"], own["group"], own["sort"], own["open"]];
@@ -69,7 +69,7 @@ function controls(state, { t, act }, now, open, change) {
         autocomplete: "off",
         placeholder: t("layers.filter_hint"),
         value: own["filter"] ?? "",
-        oninput: (/** @type {Event} */ event) => act.replace({ own: { ...own, filter: /** @type {HTMLInputElement} */ (event.currentTarget).value } }),
+        oninput: (/** @type {Event} */ event) => act.replace({ own: { filter: /** @type {HTMLInputElement} */ (event.currentTarget).value } }),
       }),
     ),
     choice(t("layers.group"), own["group"] ?? "", [["", t("layers.ungrouped")], ...GROUPS.map((name) => /** @type {[string, string]} */ ([name, t(`group.${name}`)]))], (group) => change({ group, open: "" })),
