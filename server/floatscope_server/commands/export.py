@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floatscope_server.settings import DEFAULT_PORT, Settings
+from floatscope_server.commands.source import UnansweredError, configure_place
+from floatscope_server.settings import Settings
 
 if TYPE_CHECKING:
     from floatscope_server.export.rows import Selection
@@ -20,10 +21,6 @@ HELP = "write a run to a CSV or Parquet file, or as TensorBoard events"
 EXAMPLE = "floatscope export demo --to demo.csv --kinds grad,scalar --data ./floatscope-data"
 
 _INSTALL = 'type: pip install "floatscope[server,export]"'
-
-
-class _UnansweredError(Exception):
-    """The text says why, and what to do."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=_names, metavar="NAME,...", help="only these layers (all)")
     parser.add_argument("--from", dest="first", type=int, metavar="STEP", help="first step")
     parser.add_argument("--until", dest="last", type=int, metavar="STEP", help="last step, inclusive")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--server",
-        metavar="URL",
-        help=f"a running server, http://127.0.0.1:{DEFAULT_PORT} unless moved (FLOATSCOPE_SERVER)",
-    )
-    where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
+    configure_place(parser)
     parser.add_argument("--force", action="store_true", help="overwrite what is there")
 
 
@@ -55,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Write it; 2 if that cannot be done."""
     try:
         _export(args)
-    except _UnansweredError as error:
+    except UnansweredError as error:
         print(f"floatscope export: {error}", file=sys.stderr)
         return 2
     return 0
@@ -69,7 +60,7 @@ def _export(args: argparse.Namespace) -> None:
 
         write = _writer(target)
     except ModuleNotFoundError as error:
-        raise _UnansweredError(f"{error.name} is missing; {_INSTALL}") from error
+        raise UnansweredError(f"{error.name} is missing; {_INSTALL}") from error
     place = whole_file if target.suffix in (".csv", ".parquet") else in_folder
     with _source(args) as source:
         selection = Selection(
@@ -86,7 +77,7 @@ def _export(args: argparse.Namespace) -> None:
         except OSError as error:
             reason = error if isinstance(error, FileExistsError) and error.errno is None else error.strerror
             said = f"{reason}" if reason is error else f"cannot write {target}: {reason}; nothing was left there"
-            raise _UnansweredError(said) from error
+            raise UnansweredError(said) from error
     if selection.coarse > 1:
         print(
             f"floatscope export: some steps are kept in columns of {selection.coarse} only; each of their rows shows "
@@ -105,7 +96,7 @@ def _writer(target: Path) -> Callable[[Selection, Path], None]:
 
         return write_parquet
     if target.suffix and not target.is_dir():
-        raise _UnansweredError(f"--to {target}: write FILE.csv, FILE.parquet, or a folder for TensorBoard")
+        raise UnansweredError(f"--to {target}: write FILE.csv, FILE.parquet, or a folder for TensorBoard")
     from floatscope_server.export.tensorboard_files import write_events
 
     return write_events
@@ -128,6 +119,6 @@ def _source(args: argparse.Namespace) -> Iterator[Source]:
             with folder(Settings(data=Path(args.data)) if args.data else Settings.of_store()) as source:
                 yield source
     except UnknownRunError:
-        raise _UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
+        raise UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
     except (ClientError, StoreError, ValueError) as error:
-        raise _UnansweredError(str(error)) from error
+        raise UnansweredError(str(error)) from error

@@ -9,7 +9,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from floatscope_server.settings import DEFAULT_PORT, Settings
+from floatscope_server.commands.source import UnansweredError, configure_place
+from floatscope_server.settings import Settings
 
 HELP = "write a run as one HTML file that opens without a server"
 EXAMPLE = "floatscope report demo -o demo.html --data ./floatscope-data"
@@ -20,18 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="RUN", help="the run's name")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write, or - for stdout")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="of all words but names (en)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--server",
-        metavar="URL",
-        help=f"a running server, http://127.0.0.1:{DEFAULT_PORT} unless moved (FLOATSCOPE_SERVER)",
-    )
-    where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
+    configure_place(parser)
     parser.add_argument("--force", action="store_true", help="overwrite what is there")
-
-
-class _UnansweredError(Exception):
-    """The text says why, and what to do."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.buffer.write(_content(args))
             return 0
         if target.exists() and not args.force:
-            raise _UnansweredError(f"{target} is there already; overwrite it with --force")
+            raise UnansweredError(f"{target} is there already; overwrite it with --force")
         _write(target, _content(args))
-    except _UnansweredError as error:
+    except UnansweredError as error:
         print(f"floatscope report: {error}", file=sys.stderr)
         return 2
     print(f"{target}: {target.stat().st_size / 1000:.0f} kB", file=sys.stderr)
@@ -61,7 +52,7 @@ def _write(target: Path, content: bytes) -> None:
         Path(file.name).chmod(0o666 & ~umask)
         Path(file.name).replace(target)
     except OSError as error:
-        raise _UnansweredError(f"cannot write {target}: {error.strerror}") from error
+        raise UnansweredError(f"cannot write {target}: {error.strerror}") from error
 
 
 def _content(args: argparse.Namespace) -> bytes:
@@ -73,19 +64,19 @@ def _content(args: argparse.Namespace) -> bytes:
         try:
             return Client(server).report(args.name, language=args.language)
         except (ClientError, ValueError) as error:
-            raise _UnansweredError(str(error)) from error
+            raise UnansweredError(str(error)) from error
     try:
         from floatscope_server.database import StoreError
         from floatscope_server.export.source import folder
         from floatscope_server.query.line import UnknownRunError
         from floatscope_server.report.document import report
     except ModuleNotFoundError as error:
-        raise _UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
+        raise UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
     try:
         # A folder that is named is meant, whatever the environment says of a database.
         with folder(Settings(data=Path(args.data)) if args.data else Settings.of_store()) as source:
             return report(source, args.name, language=args.language, at=datetime.now(UTC)).encode()
     except UnknownRunError:
-        raise _UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
+        raise UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
     except (StoreError, ValueError) as error:
-        raise _UnansweredError(str(error)) from error
+        raise UnansweredError(str(error)) from error

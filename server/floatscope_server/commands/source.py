@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from floatscope._top.cells import readable
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
 from floatscope_server.settings import DEFAULT_PORT, Settings
 
-__all__ = ["UnansweredError", "answer", "ask", "configure", "judged"]
+__all__ = ["UnansweredError", "answer", "ask", "configure", "configure_place", "judged"]
 
 _TIMEOUT_S = 30.0
 _POINTS = 20_000
@@ -29,8 +30,8 @@ class UnansweredError(Exception):
     """The text says why, and what to do."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the options that both commands have."""
+def configure_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where runs are."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--server",
@@ -38,6 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"a running server, http://127.0.0.1:{DEFAULT_PORT} unless moved (FLOATSCOPE_SERVER)",
     )
     where.add_argument("--data", metavar="DIR", help="data folder of a server, running or not (./floatscope-data)")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options that both commands have."""
+    configure_place(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -64,13 +70,13 @@ def answer(args: argparse.Namespace, name: str | None) -> int:
     try:
         content = _from_server(server, name) if server else _from_folder(args.data, name)
     except UnansweredError as error:
-        print(_line(f"floatscope: {error}"), file=sys.stderr)
+        print(readable(f"floatscope: {error}"), file=sys.stderr)
         return 2
     if args.json:
-        print("\n".join(map(_line, json.dumps(content, indent=2, ensure_ascii=False).split("\n"))))
+        print("\n".join(map(readable, json.dumps(content, indent=2, ensure_ascii=False).split("\n"))))
     else:
         for line in runs_lines(content) if name is None else run_lines(content):
-            print(_line(line))
+            print(readable(line))
     return 0
 
 
@@ -150,15 +156,3 @@ def _read_folder(folder: str | None, name: str, read: Callable[[Settings, str], 
         raise UnansweredError(str(error)) from error
     except UnknownRunError:
         raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None
-
-
-def _line(text: str) -> str:
-    """One line for a terminal: what it would obey or hide is spelled as in JSON. Names and texts are an agent's."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else _spelled(each) for each in text)
-
-
-def _spelled(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

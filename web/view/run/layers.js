@@ -15,8 +15,8 @@ import { bench } from "./layout.js";
 /** Pixels for the lines, on a page that has little else. */
 const ROOM = 900;
 
-/** @type {{ key: readonly unknown[], arranged: Arranged | null }} */
-let held = { key: [], arranged: null };
+/** The last arrangement, which stands until something that it follows from is another. @type {{ key: readonly unknown[], arranged: Arranged } | null} */
+let held = null;
 
 /** @param {State} state @param {Context} context */
 export function layersTab(state, context) {
@@ -24,13 +24,13 @@ export function layersTab(state, context) {
   const { own } = state.route;
   const open = namesIn(own["open"] ?? "");
   const change = (/** @type {Record<string, string>} */ fields) => act.navigate({ own: fields });
-  const types = new Map(state.detail.data?.layers.map((layer) => [layer.name, layer.module_type ?? ""]));
   const arranged = (/** @type {import("../../data/grid.js").Grid} */ grid) => {
     const key = [grid, state.heatRev, state.detail.data?.layers, own["filter"], own["group"], own["sort"], own["open"]];
-    if (held.arranged === null || key.some((part, i) => part !== held.key[i])) {
+    if (held === null || held.key.some((part, i) => part !== key[i])) {
+      const types = new Map(state.detail.data?.layers.map((layer) => [layer.name, layer.module_type ?? ""]));
       held = { key, arranged: arrange(grid, { filter: own["filter"] ?? "", group: own["group"] ?? "", sort: own["sort"] ?? "", open }, types) };
     }
-    return held.arranged ?? arrange(grid, { filter: "", group: "", sort: "", open }, types);
+    return held.arranged;
   };
   const grid = state.heat.data;
   const now = grid === null ? null : arranged(grid);
