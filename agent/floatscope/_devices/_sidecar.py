@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from floatscope import wire
+from floatscope._devices._figures import carry
 from floatscope._devices._lines import Sample, decode_line
 from floatscope._leash import interpreter, unwatched
 from floatscope._log import logger
@@ -58,7 +59,10 @@ class Sidecar:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def poll(self) -> tuple[wire.Device, ...]:
-        """The newest reading of every card since the last call, () when there is none. Never blocks."""
+        """The newest reading of every card since the last call, () when there is none. Never blocks.
+
+        What is read seldom is in it if any reading since the last call had it.
+        """
         newest: tuple[wire.Device, ...] = ()
         if self._ending is not None and self._ending.poll() is not None:
             self._ending = None
@@ -79,7 +83,7 @@ class Sidecar:
                 except msgspec.MsgspecError:
                     continue
                 if isinstance(message, Sample):
-                    newest = message.devices
+                    newest = carry(newest, message.devices)
                 else:
                     self._give_up(message.reason)
         return newest

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+from floatscope._devices._sysfs_slow import Figures, SlowFigures
+from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
 __all__ = ["SysfsCards"]
 
@@ -22,9 +27,12 @@ class SysfsCards:
     are read meanwhile.
     """
 
-    def __init__(self, root: Path, timeout_s: float = 2.0) -> None:
+    def __init__(self, root: Path, timeout_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._slow: dict[Path, SlowFigures] = {}
+        self._throttles, self._links = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
         self._stuck: dict[Path, threading.Thread] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
@@ -46,10 +54,18 @@ class SysfsCards:
         asked = [(index, folder) for index, folder in enumerate(folders) if folder not in self._stuck]
         # All in one thread: one for each card would cost more than reading it. Only when that thread is late, the cards
         # that it has not come to are read by another one.
+        waiting = [folder for _, folder in asked]
+        throttle, links = self._throttles.take(waiting), self._links.take(waiting)
+
+        def more(folder: Path, reading: wire.Device) -> Figures:
+            slow = self._slow.setdefault(folder, SlowFigures(str(self._root), str(folder), self._clock))
+            found = slow.throttle(reading.busy_percent) if folder == throttle else {}
+            return {**found, **slow.links_and_errors()} if folder == links else found
+
         deadline = time.monotonic() + self._timeout_s
         patience = self._timeout_s / 2
         while asked and time.monotonic() < deadline:
-            reader = threading.Thread(target=_read_cards, args=(asked, readings), daemon=True)
+            reader = threading.Thread(target=_read_cards, args=(asked, readings, more), daemon=True)
             reader.start()
             reader.join(patience)
             asked = [(index, folder) for index, folder in asked if folder not in readings]
@@ -63,10 +79,15 @@ def _silent(index: int, folder: Path) -> wire.Device:
     return wire.Device(time_ns=time.time_ns(), backend="sysfs", index=index, pci=pci_address(folder.name))
 
 
-def _read_cards(cards: list[tuple[int, Path]], readings: dict[Path, wire.Device]) -> None:
+def _read_cards(
+    cards: list[tuple[int, Path]],
+    readings: dict[Path, wire.Device],
+    more: Callable[[Path, wire.Device], Figures],
+) -> None:
     for index, folder in cards:
         try:
-            readings[folder] = _read_card(index, folder)
+            reading = _read_card(index, folder)
+            readings[folder] = msgspec.structs.replace(reading, **more(folder, reading))
         except OSError:  # it went while its folder was listed
             readings[folder] = _silent(index, folder)
 
@@ -89,6 +110,9 @@ def _read_card(index: int, folder: Path) -> wire.Device:
         memory_busy_percent=percent(_text(folder / "mem_busy_percent")),
         power_watts=power,
         temperature_celsius=_temperature(sensors),
+        # In hertz; freq1 is sclk and freq2 mclk, which an APU lacks.
+        core_clock_mhz=_figure(sensors / "freq1_input", 1e-6),
+        memory_clock_mhz=_figure(sensors / "freq2_input", 1e-6),
     )
 
 
