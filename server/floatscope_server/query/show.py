@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
-from floatscope_server.query.devices import device_samples
+from floatscope_server.query.devices import newest_samples
 from floatscope_server.query.doctor import doctor
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
@@ -20,7 +20,6 @@ from floatscope_server.store.ledger import operands_json
 
 __all__ = ["show"]
 
-_RECENT_S = 60.0
 _NEWEST = 64
 _CHANGES = 100
 
@@ -72,7 +71,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
             gap.model_dump(exclude={"id", "run_id"})
             for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
         ],
-        "devices": _devices(session, run),
+        "devices": newest_samples(session, run),
         "config": run.config,
         "doctor": doctor(session, run),
         "started_at": run.started_at,
@@ -212,10 +211,3 @@ def _checkpoints(session: Session, run: Run) -> list[dict[str, object]]:
         .limit(_NEWEST)
     )
     return [{"step": e.step, "attempt": e.attempt, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
-
-
-def _devices(session: Session, run: Run) -> list[dict[str, object]]:
-    newest: dict[tuple[object, ...], dict[str, object]] = {}
-    for sample in device_samples(session, run, seconds=_RECENT_S):
-        newest[sample["rank"], sample["backend"], sample["index"]] = sample
-    return list(newest.values())
