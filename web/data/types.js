@@ -47,6 +47,20 @@
  * @property {import("./json.js").JsonNumber} [memory_busy_percent]
  * @property {number | null} [alloc_retries]
  * @property {number | null} [ooms]
+ * @property {import("./json.js").JsonNumber} [core_clock_mhz]
+ * @property {import("./json.js").JsonNumber} [memory_clock_mhz]
+ * @property {number | null} [pcie_width] this and those below are in a few readings only
+ * @property {import("./json.js").JsonNumber} [pcie_speed_gts]
+ * @property {number | null} [pcie_max_width]
+ * @property {import("./json.js").JsonNumber} [pcie_max_speed_gts]
+ * @property {number | null} [pcie_replays]
+ * @property {number | null} [xgmi_links]
+ * @property {import("./json.js").JsonNumber} [xgmi_bytes_per_s]
+ * @property {number | null} [ecc_corrected]
+ * @property {number | null} [ecc_uncorrected]
+ * @property {import("./json.js").JsonNumber} [throttle_power_percent]
+ * @property {import("./json.js").JsonNumber} [throttle_thermal_percent]
+ * @property {import("./json.js").JsonNumber} [throttle_brake_percent]
  *
  * @typedef {{ id: number, run: string | null, kind: string | null, layer: string | null, until: string, comment: string, created_at: string }} Silence
  * @typedef {{ id: number, at: string, actor: string, action: string, subject: string }} Change a line of the audit log
