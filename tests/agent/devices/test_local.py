@@ -122,27 +122,46 @@ def test_torch_alone_is_asked_once_a_period(fake_sys: FakeSys, until: Until) -> 
     devices.close()
 
 
-def test_a_sidecar_that_dies_leaves_a_reason(fake_sys: FakeSys, until: Until) -> None:
+def test_a_sidecar_that_dies_is_started_once_more_and_leaves_a_reason(fake_sys: FakeSys, until: Until) -> None:
     fake_sys.card(0, "0000:05:00.0")
     sidecar = Sidecar(sysfs=fake_sys.root, period_s=0.02)
     sidecar.start()
+    first = sidecar.pid
+    assert first is not None
     until(sidecar.poll)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: sidecar.poll() and sidecar.pid != first)
+    assert sidecar.reason is None
     assert sidecar.pid is not None
+    assert "--files-only" in Path(f"/proc/{sidecar.pid}/cmdline").read_text().split("\0")
     os.kill(sidecar.pid, signal.SIGKILL)
     until(lambda: sidecar.poll() or sidecar.reason)
     assert sidecar.reason in ("the device sidecar ended with status -9", "the device sidecar closed its output")
-    until(lambda: sidecar.poll() or sidecar._ending is None)
+    until(lambda: sidecar.poll() or not sidecar._ending)
 
 
 def test_a_sidecar_that_closes_its_output_and_goes_on_is_not_waited_for(until: Until) -> None:
     sidecar = Sidecar()
     sidecar._command = ["-c", "import os, time; os.close(1); time.sleep(60)"]
     sidecar.start()
-    pid = sidecar.pid
-    assert pid is not None
-    until(lambda: sidecar.poll() or sidecar.reason)
+    pids = {sidecar.pid}
+    until(lambda: sidecar.poll() or pids.add(sidecar.pid) or sidecar.reason)
     assert sidecar.reason == "the device sidecar closed its output"
-    until(lambda: sidecar.poll() or not alive(pid))
+    pids.discard(None)
+    assert len(pids) == 2
+    until(lambda: sidecar.poll() or not any(alive(pid) for pid in pids if pid is not None))
+    sidecar.close()
+
+
+def test_why_there_is_none_names_the_end_before(fake_sys: FakeSys, until: Until) -> None:
+    sidecar = Sidecar(sysfs=fake_sys.root)
+    command, sidecar._command = sidecar._command, ["-c", "import os; os.abort()"]
+    sidecar.start()
+    sidecar._command = command
+    until(lambda: sidecar.poll() or sidecar.reason)
+    assert sidecar.reason is not None
+    assert sidecar.reason.startswith("the device sidecar ")
+    assert "; sysfs: no AMD card below" in sidecar.reason
     sidecar.close()
 
 
