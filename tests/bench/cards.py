@@ -1,11 +1,12 @@
 """Processor time of the sidecar that reads the cards: 8 of MI300X kind, once a second, for a minute each.
 
-The kernel's files are a folder like /sys on the disk, so what a driver does inside a read is not in the figures. With
-AMD SMI means the stand-in of the tests, through pyrsmi, and the files beside it.
+The kernel's files are a folder like /sys on the disk, so what a driver does inside a read is not in the figures.
+AMD SMI is the stand-in of the tests, through pyrsmi; ROCm SMI is the installed library; sysfs is read beside each.
 """
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from tests.agent.devices.conftest import FakeSys
+from tests.agent.devices.machine import KINDS, Machine, apart
 from tests.bench.spread import spread
 
 _CARDS = 8
@@ -30,9 +32,8 @@ def _processor_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
 
 
-def _shares(root: Path, environment: dict[str, str]) -> list[float]:
+def _shares(command: list[str], environment: dict[str, str], backend: str) -> list[float]:
     """Per cent of one core, from each reading to the next."""
-    command = [sys.executable, "-P", "-m", "floatscope._devices", f"--sysfs={root}", "--period=1"]
     shares = []
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}
@@ -43,7 +44,7 @@ def _shares(root: Path, environment: dict[str, str]) -> list[float]:
         before = time.monotonic(), _processor_s(sidecar.pid)
         for _ in range(_SECONDS):
             line = sidecar.stdout.readline()
-            assert line.count(b'"pci"') == _CARDS, line
+            assert line.count(b'"backend":"%s"' % backend.encode()) == _CARDS, line
             now = time.monotonic(), _processor_s(sidecar.pid)
             shares.append(100 * (now[1] - before[1]) / (now[0] - before[0]))
             before = now
@@ -51,29 +52,30 @@ def _shares(root: Path, environment: dict[str, str]) -> list[float]:
     return shares
 
 
-def _tell(what: str, shares: list[float]) -> None:
-    print(f"{what}: mean {mean(shares):.3f}, {spread(shares, '% of one core', 3)} readings of {_CARDS} cards")
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        system = FakeSys(Path(folder) / "sys")
-        system.driver_is_live()
-        lines = []
-        for number in range(_CARDS):
-            bus = f"{5 + 16 * number:02x}"
-            system.card(number, f"0000:{bus}:00.0")
-            lines.append(f"0 {bus} 0 0  87 55  40000000000 192000000000  512 -1  MI300X")
-        (Path(folder) / "cards").write_text("\n".join(lines) + "\n")
-        _tell("sysfs", _shares(system.root, {"ROCM_PATH": "/nonexistent"}))
+        machine = Machine(system := FakeSys(Path(folder) / "sys"), Path(folder) / "cards", KINDS[:_CARDS])
+        read = [sys.executable, "-P", "-m", "floatscope._devices"]
+        of_tree = [*read, f"--sysfs={system.root}"]
+        ways = {"sysfs": (of_tree, {"ROCM_PATH": "/nonexistent"})}
         if (gcc := shutil.which("gcc")) is None:
-            print("AMD SMI: not measured, there is no gcc for the stand-in")
-            return
-        library = Path(folder) / "rocm/lib/libamd_smi.so"
-        library.parent.mkdir(parents=True)
-        subprocess.run([gcc, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
-        given = {"ROCM_PATH": str(Path(folder) / "rocm"), "FAKE_SMI_CARDS": str(Path(folder) / "cards")}
-        _tell("AMD SMI and sysfs", _shares(system.root, given))
+            print("  AMD SMI: not measured, there is no gcc for the stand-in")
+        else:
+            library = Path(folder) / "rocm/lib/libamd_smi.so"
+            library.parent.mkdir(parents=True)
+            subprocess.run([gcc, "-O1", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
+            given = {"ROCM_PATH": str(Path(folder) / "rocm"), "FAKE_SMI_CARDS": str(machine.cards)}
+            ways["pyrsmi+sysfs"] = of_tree, given
+        begin, why = apart(system.root)
+        if why or ctypes.util.find_library("rocm_smi64") is None:
+            print(f"  ROCm SMI: not measured, {why or 'it is not installed'}")
+        else:
+            ways["rocm-smi+sysfs"] = [*begin, *read], {"ROCM_PATH": "/nonexistent"}
+        for backend, (command, environment) in ways.items():
+            shares = _shares(command, environment, backend)
+            print(
+                f"  {backend}: mean {mean(shares):.3f}, {spread(shares, '% of one core', 3)} readings of {_CARDS} cards"
+            )
 
 
 if __name__ == "__main__":

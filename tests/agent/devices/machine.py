@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.agent.devices.conftest import FakeSys
 
-__all__ = ["KINDS", "Kind", "Machine", "as_sys"]
+__all__ = ["KINDS", "Kind", "Machine", "apart", "as_sys"]
 
 GIB = 1 << 30
 
@@ -32,6 +32,10 @@ class Kind:
     def instinct(self) -> bool:
         return "Instinct" in self.name
 
+    @property
+    def apu(self) -> bool:
+        return not self.vram_gib
+
 
 KINDS = [
     *[Kind("AMD Instinct MI300X OAM", 192, "power1_input")] * 8,
@@ -41,7 +45,6 @@ KINDS = [
     # Its memory is the host's, and it tells neither busy share nor power.
     Kind("AMD Radeon Graphics", 0, None),
 ]
-APU = len(KINDS) - 1
 
 
 class Machine:
@@ -50,12 +53,13 @@ class Machine:
     ``cards`` is where the stand-in of AMD SMI reads of them.
     """
 
-    def __init__(self, system: FakeSys, cards: Path) -> None:
+    def __init__(self, system: FakeSys, cards: Path, kinds: Sequence[Kind] = KINDS) -> None:
         self._system = system
+        self.kinds = kinds
         self.cards = cards
         system.driver_is_live()
-        self._folders = [system.card(place, self.address(place)) for place in range(len(KINDS))]
-        for place, kind in enumerate(KINDS):
+        self._folders = [system.card(place, self.address(place)) for place in range(len(self.kinds))]
+        for place, kind in enumerate(self.kinds):
             folder, sensors = self._folders[place], self._sensors(place)
             # What ROCm SMI wants of a card before it is one.
             system.write(folder, vbios_version="113-M3000100-102", device="0x74a1", unique_id=f"{place + 1:016x}")
@@ -64,8 +68,9 @@ class Machine:
             system.write(sensors, power1_input=None)
             if not kind.instinct:
                 system.write(sensors, temp1_label="edge", temp1_input=47_000)
-        system.write(self._folders[APU], gpu_busy_percent=None, mem_busy_percent=None, mem_info_vram_used=None)
-        system.write(self._sensors(APU), temp2_label=None, temp2_input=None)
+            if kind.apu:
+                system.write(folder, gpu_busy_percent=None, mem_busy_percent=None, mem_info_vram_used=None)
+                system.write(sensors, temp2_label=None, temp2_input=None)
         self._topology()
         self.lost: frozenset[int] = frozenset()
         self.set(busy=87, watts=512, used_gib=1)
@@ -80,8 +85,10 @@ class Machine:
     def set(self, *, busy: int, watts: int, used_gib: int, lost: Sequence[int] = ()) -> None:
         """What is told from now on; ``lost`` cards tell nothing, in each of the ways that drivers have."""
         self.busy, self.watts, self.used_gib, self.lost = busy, watts, used_gib, frozenset(lost)
-        for place in range(APU):
-            folder, sensors, power = self._folders[place], self._sensors(place), KINDS[place].power
+        for place, kind in enumerate(self.kinds):
+            if kind.apu:
+                continue
+            folder, sensors, power = self._folders[place], self._sensors(place), kind.power
             gone = place in self.lost
             self._system.write(folder, gpu_busy_percent=0xFFFF if gone else busy)
             self._system.write(folder, mem_info_vram_used="N/A" if gone else (used_gib + place) * GIB)
@@ -89,13 +96,13 @@ class Machine:
             if power is not None:
                 self._system.write(sensors, **{power: -1 if gone else watts * 1_000_000})
         whole = self.cards.with_suffix(".new")
-        whole.write_text("".join(map(self._smi_line, range(len(KINDS)))))
+        whole.write_text("".join(map(self._smi_line, range(len(self.kinds)))))
         whole.rename(self.cards)
 
     def _smi_line(self, place: int) -> str:
-        kind = KINDS[place]
+        kind = self.kinds[place]
         bus = f"0 {5 + 16 * place:x} 0 0 "
-        if place == APU or place in self.lost:
+        if kind.apu or place in self.lost:
             return f"{bus} -1 -1  -1 -1  -1 -1  {kind.name}\n"
         current = self.watts if kind.power == "power1_input" else -1
         average = self.watts if kind.power == "power1_average" else -1
@@ -104,8 +111,8 @@ class Machine:
 
     def expected(self, place: int) -> dict[str, object]:
         """What is to be read of that card now."""
-        kind, gone = KINDS[place], place in self.lost
-        there = not gone and place != APU
+        kind, gone = self.kinds[place], place in self.lost
+        there = not gone and not kind.apu
         return {
             "pci": self.address(place),
             "name": kind.name,
@@ -113,7 +120,7 @@ class Machine:
             "vram_used_bytes": (self.used_gib + place) * GIB if there else None,
             "busy_percent": float(self.busy) if there else None,
             "power_watts": float(self.watts) if there and kind.power is not None else None,
-            "temperature_celsius": 47.0 if place == APU else None if gone else 61.0,
+            "temperature_celsius": 47.0 if kind.apu else None if gone else 61.0,
         }
 
     def _topology(self) -> None:
@@ -122,7 +129,7 @@ class Machine:
         (kfd / "proc").mkdir(parents=True)
         (self._system.root / "class/hwmon").mkdir()
         shape = "simd_count 1216\narray_count 32\nsimd_arrays_per_engine 1\ncu_per_simd_array 10\nsimd_per_cu 4"
-        for node in range(len(KINDS) + 1):
+        for node in range(len(self.kinds) + 1):
             folder = kfd / f"topology/nodes/{node}"
             for links in ("io_links", "p2p_links"):
                 (folder / links).mkdir(parents=True)
@@ -135,23 +142,29 @@ class Machine:
             )
 
 
-def as_sys(system: Path, command: Sequence[str]) -> list[str]:
-    """``command`` where the tree ``system`` is /sys: in a mount namespace of its own, which nobody else sees.
+def apart(system: Path) -> tuple[list[str], str]:
+    """What makes the tree ``system`` the /sys of the command behind it: a mount namespace, which nobody else sees.
 
-    Leaves the test out, and says why, on a machine that permits none.
+    Nothing, and why, on a machine that permits none.
     """
     for folder in ("devices/system", "fs/cgroup"):
         (system / folder).mkdir(parents=True, exist_ok=True)
     # torch asks for the processors there. ROCm SMI keeps a mutex for each card in /dev/shm.
-    mounts = [
-        f"mount --rbind /sys/{folder} {shlex.quote(f'{system}/{folder}')}" for folder in ("devices/system", "fs/cgroup")
-    ]
+    mounts = [f"mount --rbind /sys/{at} {shlex.quote(f'{system}/{at}')}" for at in ("devices/system", "fs/cgroup")]
     mounts += [f"mount --rbind {shlex.quote(str(system))} /sys", "mount -t tmpfs none /dev/shm", 'exec "$@"']
     why = ""
     for rights in ([], ["--map-root-user"]):
-        apart = ["unshare", *rights, "--mount", "--propagation", "private", "sh", "-ec", "\n".join(mounts), "sh"]
-        tried = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False, timeout=60)
+        begin = ["unshare", *rights, "--mount", "--propagation", "private", "sh", "-ec", "\n".join(mounts), "sh"]
+        tried = subprocess.run([*begin, "true"], capture_output=True, text=True, check=False, timeout=60)
         if tried.returncode == 0:
-            return [*apart, *command]
+            return begin, ""
         why = tried.stderr.strip()
-    pytest.skip(f"user {os.geteuid()} may not mount here, not even in a namespace: {why}")
+    return [], f"user {os.geteuid()} may not mount here, not even in a namespace: {why}"
+
+
+def as_sys(system: Path, command: Sequence[str]) -> list[str]:
+    """``command`` where the tree ``system`` is /sys. Leaves the test out, and says why, where that is not permitted."""
+    begin, why = apart(system)
+    if why:
+        pytest.skip(why)
+    return [*begin, *command]
