@@ -73,7 +73,7 @@ class Machine:
                 system.write(sensors, temp2_label=None, temp2_input=None)
         self._topology()
         self.lost: frozenset[int] = frozenset()
-        self.set(busy=87, watts=512, used_gib=1)
+        self.set(busy=80, watts=512, used_gib=1, celsius=50)
 
     @staticmethod
     def address(place: int) -> str:
@@ -82,19 +82,22 @@ class Machine:
     def _sensors(self, place: int) -> Path:
         return self._folders[place] / f"hwmon/hwmon{place + 3}"
 
-    def set(self, *, busy: int, watts: int, used_gib: int, lost: Sequence[int] = ()) -> None:
-        """What is told from now on; ``lost`` cards tell nothing, in each of the ways that drivers have."""
-        self.busy, self.watts, self.used_gib, self.lost = busy, watts, used_gib, frozenset(lost)
+    def set(self, *, busy: int, watts: int, used_gib: int, celsius: int, lost: Sequence[int] = ()) -> None:
+        """What the first card tells from now on, each further one 1 more.
+
+        ``lost`` cards tell nothing, in each of the ways that drivers have.
+        """
+        self.busy, self.watts, self.used_gib, self.celsius, self.lost = busy, watts, used_gib, celsius, frozenset(lost)
         for place, kind in enumerate(self.kinds):
             if kind.apu:
                 continue
             folder, sensors, power = self._folders[place], self._sensors(place), kind.power
             gone = place in self.lost
-            self._system.write(folder, gpu_busy_percent=0xFFFF if gone else busy)
+            self._system.write(folder, gpu_busy_percent=0xFFFF if gone else busy + place)
             self._system.write(folder, mem_info_vram_used="N/A" if gone else (used_gib + place) * GIB)
-            self._system.write(sensors, temp2_input="N/A" if gone else 61_000)
+            self._system.write(sensors, temp2_input="N/A" if gone else (celsius + place) * 1000)
             if power is not None:
-                self._system.write(sensors, **{power: -1 if gone else watts * 1_000_000})
+                self._system.write(sensors, **{power: -1 if gone else (watts + place) * 1_000_000})
         whole = self.cards.with_suffix(".new")
         whole.write_text("".join(map(self._smi_line, range(len(self.kinds)))))
         whole.rename(self.cards)
@@ -104,10 +107,10 @@ class Machine:
         bus = f"0 {5 + 16 * place:x} 0 0 "
         if kind.apu or place in self.lost:
             return f"{bus} -1 -1  -1 -1  -1 -1  {kind.name}\n"
-        current = self.watts if kind.power == "power1_input" else -1
-        average = self.watts if kind.power == "power1_average" else -1
+        current = self.watts + place if kind.power == "power1_input" else -1
+        average = self.watts + place if kind.power == "power1_average" else -1
         memory = f"{(self.used_gib + place) * GIB} {kind.vram_gib * GIB}"
-        return f"{bus} {self.busy} 55  {memory}  {current} {average}  {kind.name}\n"
+        return f"{bus} {self.busy + place} 55  {memory}  {current} {average}  {kind.name}\n"
 
     def expected(self, place: int) -> dict[str, object]:
         """What is to be read of that card now."""
@@ -118,9 +121,9 @@ class Machine:
             "name": kind.name,
             "vram_total_bytes": kind.vram_gib * GIB or None,
             "vram_used_bytes": (self.used_gib + place) * GIB if there else None,
-            "busy_percent": float(self.busy) if there else None,
-            "power_watts": float(self.watts) if there and kind.power is not None else None,
-            "temperature_celsius": 47.0 if kind.apu else None if gone else 61.0,
+            "busy_percent": float(self.busy + place) if there else None,
+            "power_watts": float(self.watts + place) if there and kind.power is not None else None,
+            "temperature_celsius": 47.0 if kind.apu else None if gone else float(self.celsius + place),
         }
 
     def _topology(self) -> None:

@@ -49,7 +49,7 @@ def test_every_kind_of_card_and_what_changes(
     assert set(backends) == {"pyrsmi+sysfs" if smi else "sysfs"}
 
     # Two cards lose their figures, the others change.
-    machine.set(busy=12, watts=300, used_gib=7, lost=(3, 9))
+    machine.set(busy=12, watts=300, used_gib=7, celsius=33, lost=(3, 9))
     expected = [machine.expected(place) for place in range(len(KINDS))]
     changed = running.until(lambda now: readings(now) == expected)
     # What is lost is no reason to take a card for another one.

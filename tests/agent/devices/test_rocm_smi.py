@@ -52,7 +52,7 @@ def machine(fake_sys: FakeSys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_figure_but_the_power_of_mi300(machine: Machine, fake_sys: FakeSys) -> None:
-    machine.set(busy=44, watts=250, used_gib=3, lost=(3, 9))
+    machine.set(busy=44, watts=250, used_gib=3, celsius=40, lost=(3, 9))
     done = subprocess.run(as_sys(fake_sys.root, [sys.executable, "-c", READ]), capture_output=True, check=True)
     read = msgspec.json.decode(done.stdout, type=list[wire.Device])
     for place, (one, kind) in enumerate(zip(read, KINDS, strict=True)):

@@ -82,7 +82,7 @@ def test_what_the_cards_tell_is_what_is_shown(
         try:
             server.until(arrived)
             # Two cards lose their figures, the others change.
-            machine.set(busy=12, watts=300, used_gib=7, lost=(3, 9))
+            machine.set(busy=12, watts=300, used_gib=7, celsius=33, lost=(3, 9))
             server.until(arrived)
         finally:
             stop.touch()
