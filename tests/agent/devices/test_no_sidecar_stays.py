@@ -17,6 +17,7 @@ import pytest
 from floatscope._devices._sidecar import Sidecar
 from tests.agent.devices.machine import as_sys
 from tests.agent.devices.processes import alive, sidecars_of, state
+from tests.frameworks.serving import Server
 
 if TYPE_CHECKING:
     from tests.agent.devices.conftest import FakeSys
@@ -226,11 +227,11 @@ for step in range(1_000_000):
 
 
 def test_floatscope_run(fake_sys: FakeSys, tmp_path: Path) -> None:
-    """A training goes on while the driver hangs, and when it is killed then nothing is left."""
+    """A training goes on while the driver hangs; when it is killed then nothing is left but readings in the spool."""
     device = fake_sys.card(0, "0000:05:00.0")
     script, steps = tmp_path / "train.py", tmp_path / "steps"
     script.write_text(STEPS)
-    run = [sys.executable, "-m", "floatscope", "run", "--server", "http://127.0.0.1:1"]
+    run = [sys.executable, "-m", "floatscope", "run", "--server", "http://127.0.0.1:1", "--name", "killed"]
     environment = {**os.environ, "ROCM_PATH": "/nonexistent", "OMP_NUM_THREADS": "1"}
     command = as_sys(fake_sys.root, [*run, "--", sys.executable, str(script), str(steps)])
 
@@ -244,14 +245,19 @@ def test_floatscope_run(fake_sys: FakeSys, tmp_path: Path) -> None:
     def step() -> int:
         return int(steps.read_text() or 0) if steps.exists() else -1
 
+    def spooled() -> bool:
+        files = Path(os.environ["FLOATSCOPE_DIR"]).glob("*/*.spool")
+        return any(b"0000:05:00.0" in file.read_bytes() for file in files)
+
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as training:
         try:
-            wait_for(lambda: step() >= 0 and sidecars_of(training.pid))
+            wait_for(spooled)
+            [reader] = sidecars_of(training.pid)
             hang(device / "mem_info_vram_used")
             wait_for(lambda: hangs(device / "mem_info_vram_used"))
             hung = step()
             wait_for(lambda: step() >= hung + 20)
-            [reader] = sidecars_of(training.pid)
+            assert sidecars_of(training.pid) == [reader]
         finally:
             training.kill()
     deadline = time.monotonic() + 30
@@ -259,3 +265,11 @@ def test_floatscope_run(fake_sys: FakeSys, tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert sidecars_of(training.pid) == []
+
+    server = Server(tmp_path / "data")
+    try:
+        subprocess.run([sys.executable, "-m", "floatscope", "sync", "--server", server.url], check=True)
+        [card] = server.show("killed")["devices"]
+    finally:
+        server.stop()
+    assert (card["backend"], card["pci"], card["name"]) == ("sysfs", "0000:05:00.0", "AMD Instinct MI300X OAM")
