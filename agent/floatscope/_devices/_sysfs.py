@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
-from floatscope._devices._sysfs_slow import Figures, SlowFigures
+from floatscope._devices._sysfs_slow import SlowFigures, listed, text
 from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
 __all__ = ["SysfsCards"]
 
 _AMD = "0x1002"
+_CARD = re.compile(r"card(\d+)")
+
+
+@dataclass(slots=True)
+class _Lasting:
+    """What stays as it is while a card is there, once it was to be had: read again each second it would be most of the
+    cost. ``slow`` are the figures that it reads in its turn."""
+
+    slow: SlowFigures
+    name: str | None = None
+    vram_total_bytes: int | None = None
+    thermometer: str | None = None
 
 
 class SysfsCards:
@@ -31,18 +45,33 @@ class SysfsCards:
         self._root = root
         self._timeout_s = timeout_s
         self._clock = clock
-        self._slow: dict[Path, SlowFigures] = {}
-        self._throttles, self._links = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
+        self._throttle_turns, self._link_turns = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
         self._stuck: dict[Path, threading.Thread] = {}
+        self._links: tuple[tuple[str, str], ...] = ()
+        self._found: dict[Path, _Lasting] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
 
     def _folders(self) -> list[Path]:
-        # Found anew each time: cards come and go with driver resets and partition changes.
-        cards = [path for path in (self._root / "class/drm").glob("card*") if re.fullmatch(r"card\d+", path.name)]
-        cards.sort(key=lambda path: int(path.name.removeprefix("card")))
-        folders = [(path / "device").resolve() for path in cards]
-        return [folder for folder in folders if _text(folder / "vendor") == _AMD]
+        """Of the devices. Cards come and go with driver resets and partition changes: then they are looked for anew."""
+        drm = f"{self._root}/class/drm"
+        try:
+            # By os, here and below: pathlib costs ten times as much, and this is each second.
+            names = [name for name in os.listdir(drm) if _CARD.fullmatch(name)]  # noqa: PTH208
+        except OSError:
+            names = []
+        names.sort(key=lambda name: int(name.removeprefix("card")))
+        links = tuple((name, _link(f"{drm}/{name}")) for name in names)
+        if links == self._links:
+            return list(self._found)
+        folders = [(self._root / "class/drm" / name / "device").resolve() for name in names]
+        self._found = {
+            folder: _Lasting(slow=SlowFigures(str(self._root), str(folder), self._clock))
+            for folder in folders
+            if text(f"{folder}/vendor") == _AMD
+        }
+        self._links = links
+        return list(self._found)
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in the order of the card numbers."""
@@ -55,17 +84,11 @@ class SysfsCards:
         # All in one thread: one for each card would cost more than reading it. Only when that thread is late, the cards
         # that it has not come to are read by another one.
         waiting = [folder for _, folder in asked]
-        throttle, links = self._throttles.take(waiting), self._links.take(waiting)
-
-        def more(folder: Path, reading: wire.Device) -> Figures:
-            slow = self._slow.setdefault(folder, SlowFigures(str(self._root), str(folder), self._clock))
-            found = slow.throttle(reading.busy_percent) if folder == throttle else {}
-            return {**found, **slow.links_and_errors()} if folder == links else found
-
+        turns = self._throttle_turns.take(waiting), self._link_turns.take(waiting)
         deadline = time.monotonic() + self._timeout_s
         patience = self._timeout_s / 2
         while asked and time.monotonic() < deadline:
-            reader = threading.Thread(target=_read_cards, args=(asked, readings, more), daemon=True)
+            reader = threading.Thread(target=_read_cards, args=(asked, self._found, readings, turns), daemon=True)
             reader.start()
             reader.join(patience)
             asked = [(index, folder) for index, folder in asked if folder not in readings]
@@ -81,59 +104,76 @@ def _silent(index: int, folder: Path) -> wire.Device:
 
 def _read_cards(
     cards: list[tuple[int, Path]],
+    found: dict[Path, _Lasting],
     readings: dict[Path, wire.Device],
-    more: Callable[[Path, wire.Device], Figures],
+    turns: tuple[Hashable, Hashable],
 ) -> None:
+    throttle, links = turns
     for index, folder in cards:
         try:
-            reading = _read_card(index, folder)
-            readings[folder] = msgspec.structs.replace(reading, **more(folder, reading))
+            reading, slow = _read_card(index, folder, found[folder]), found[folder].slow
+            more = slow.throttle(reading.busy_percent) if folder == throttle else {}
+            if folder == links:
+                more |= slow.links_and_errors()
+            readings[folder] = msgspec.structs.replace(reading, **more)
         except OSError:  # it went while its folder was listed
             readings[folder] = _silent(index, folder)
 
 
-def _read_card(index: int, folder: Path) -> wire.Device:
-    sensors = min((folder / "hwmon").glob("hwmon*"), default=folder / "hwmon/none")
+def _read_card(index: int, folder: Path, lasting: _Lasting) -> wire.Device:
+    # A driver that was loaded again has another number here.
+    sensors = f"{folder}/hwmon/{min(listed(f'{folder}/hwmon'), default='none')}"
+    if lasting.name is None:
+        lasting.name = text(f"{folder}/product_name") or None
+    if lasting.vram_total_bytes is None:
+        lasting.vram_total_bytes = whole(text(f"{folder}/mem_info_vram_total")) or None
     # MI300 has the present power, MI200 and earlier the average; power is in microwatts.
-    power = _figure(sensors / "power1_input", 1e-6)
+    power = _figure(f"{sensors}/power1_input", 1e-6)
     if power is None:
-        power = _figure(sensors / "power1_average", 1e-6)
+        power = _figure(f"{sensors}/power1_average", 1e-6)
     return wire.Device(
         time_ns=time.time_ns(),
         backend="sysfs",
         index=index,
         pci=pci_address(folder.name),
-        name=_text(folder / "product_name") or None,
-        vram_used_bytes=whole(_text(folder / "mem_info_vram_used")),
-        vram_total_bytes=whole(_text(folder / "mem_info_vram_total")) or None,
-        busy_percent=percent(_text(folder / "gpu_busy_percent")),
-        memory_busy_percent=percent(_text(folder / "mem_busy_percent")),
+        name=lasting.name,
+        vram_used_bytes=whole(text(f"{folder}/mem_info_vram_used")),
+        vram_total_bytes=lasting.vram_total_bytes,
+        busy_percent=percent(text(f"{folder}/gpu_busy_percent")),
+        memory_busy_percent=percent(text(f"{folder}/mem_busy_percent")),
         power_watts=power,
-        temperature_celsius=_temperature(sensors),
+        temperature_celsius=_temperature(sensors, lasting),
         # In hertz; freq1 is sclk and freq2 mclk, which an APU lacks.
-        core_clock_mhz=_figure(sensors / "freq1_input", 1e-6),
-        memory_clock_mhz=_figure(sensors / "freq2_input", 1e-6),
+        core_clock_mhz=_figure(f"{sensors}/freq1_input", 1e-6),
+        memory_clock_mhz=_figure(f"{sensors}/freq2_input", 1e-6),
     )
 
 
-def _temperature(sensors: Path) -> float | None:
+def _temperature(sensors: str, lasting: _Lasting) -> float | None:
     """The junction's, else the edge's: MI300X has no edge sensor. The files hold millidegrees Celsius."""
-    by_label = {_text(path): path for path in sensors.glob("temp*_label")}
+    if lasting.thermometer is not None:
+        value = _figure(f"{sensors}/{lasting.thermometer}", 1e-3)
+        if value is not None:
+            return value
+    lasting.thermometer = None
+    labels = [name for name in listed(sensors) if name.startswith("temp") and name.endswith("_label")]
+    by_label = {text(f"{sensors}/{name}"): name.replace("_label", "_input") for name in labels}
     for label in ("junction", "edge"):
         if label in by_label:
-            value = _figure(by_label[label].with_name(by_label[label].name.replace("_label", "_input")), 1e-3)
+            value = _figure(f"{sensors}/{by_label[label]}", 1e-3)
             if value is not None:
+                if label == "junction" or "junction" not in by_label:
+                    lasting.thermometer = by_label[label]
                 return value
     return None
 
 
-def _figure(path: Path, scale: float) -> float | None:
-    return number(_text(path), scale)
-
-
-def _text(path: Path) -> str | None:
+def _link(path: str) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return os.readlink(path)  # noqa: PTH115
     except OSError:
-        # Not every card has every file, and a suspended card answers EBUSY or EPERM.
-        return None
+        return ""
+
+
+def _figure(path: str, scale: float) -> float | None:
+    return number(text(path), scale)

@@ -12,10 +12,10 @@ from typing import TypeAlias
 from floatscope._devices._figures import number, whole
 from floatscope._devices._gpu_metrics import Metrics, figures_between
 
-__all__ = ["SlowFigures", "text"]
+__all__ = ["SlowFigures", "listed", "text"]
 
 _PAGE = 4096
-"""Bytes of the longest attribute."""
+"""Bytes that the kernel gives of one attribute."""
 _MOST_LANES = 32
 _FASTEST = 128.0
 """GT/s, of PCI Express 7.0."""
@@ -155,6 +155,7 @@ def text(path: str) -> str | None:
 
 
 def _bytes(path: str) -> bytes:
+    # Open and read each time: an attribute that stays open is that of a device which may have gone.
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
