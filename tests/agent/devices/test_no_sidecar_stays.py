@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ TRAINER = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from floatscope._devices._sidecar import Sidecar
-sidecar = Sidecar(sysfs=Path(sys.argv[1]), period_s=0.02)
+sidecar = Sidecar(sysfs=Path(sys.argv[1]), period_s=0.002)
 reads = threading.Event()
 say = os.dup(1)
 os.close(1)
@@ -114,6 +115,17 @@ def trainer(fake_sys: FakeSys) -> Iterator[Callable[..., Trainer]]:
         each.close()
 
 
+def full(reader: int) -> bool:
+    """Whether there is no room left for what that sidecar writes."""
+    for file in Path(f"/proc/{reader}/fd").iterdir():
+        if int(file.name) > 2 and str(file.readlink()).startswith("pipe:"):
+            pipe = os.open(file, os.O_WRONLY | os.O_NONBLOCK)
+            room = select.select([], [pipe], [], 0)[1]
+            os.close(pipe)
+            return not room
+    return False
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_a_training_that_is_killed(trainer: Callable[..., Trainer], until: Until, way: str, stopped: bool) -> None:
@@ -122,7 +134,7 @@ def test_a_training_that_is_killed(trainer: Callable[..., Trainer], until: Until
     if stopped:
         os.kill(training.pid, signal.SIGSTOP)
         until(lambda: state(training.pid) == "T")
-        assert alive(reader)
+        until(lambda: full(reader))
     os.kill(training.pid, signal.SIGKILL)
     until(lambda: not alive(reader))
     assert sidecars_of(training.pid) == []
