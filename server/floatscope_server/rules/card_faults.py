@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Health:
         """Remember what slowed it. At its power limit a busy card is as it should be."""
         at = sample.time_ns / 1e9
         heat, brake = sample.throttle_thermal_percent, sample.throttle_brake_percent
-        known = [share for share in (heat, brake) if share is not None]
+        known = [share for share in (heat, brake) if share is not None and math.isfinite(share)]
         # One that does nothing loses nothing.
         if not known or sample.busy_percent == 0:
             return

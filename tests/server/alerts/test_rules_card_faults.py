@@ -132,6 +132,12 @@ def test_a_card_that_is_hardly_slowed(share: float) -> None:
     assert _fired(_slowed([share] * 60)) == []
 
 
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), None])
+def test_a_share_that_is_none_says_nothing(share: float | None) -> None:
+    assert _fired(_slowed([share] * 60)) == []
+    assert _fired(_slowed([share] * 60, throttle_brake_percent=share)) == []
+
+
 def test_a_short_heat_is_no_fault() -> None:
     assert _fired(_slowed([0.0] * 30 + [100.0] * 3 + [0.0] * 30)) == []
     assert _fired(_slowed([100.0] * 17)) == [], "three minutes have not passed yet"
