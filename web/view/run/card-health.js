@@ -7,6 +7,7 @@ import { h } from "../dom.js";
 import { severityMark } from "../marks.js";
 import { cardName } from "./devices.js";
 
+/** @typedef {import("../../state.js").State} State */
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../data/cards.js").Card} Card */
 /** @typedef {import("../../data/card-health.js").Health} Health */
@@ -15,8 +16,9 @@ const NONE = "\u2014";
 const COLUMNS = ["card", "core_clock", "memory_clock", "pcie", "xgmi", "uncorrected", "corrected", "replays", "power", "heat", "brake"];
 const LEFT = ["card", "pcie", "xgmi"];
 
-/** @param {readonly Card[]} cards @param {ReadonlyMap<string, Health>} found @param {Context} context */
-export function cardHealth(cards, found, { t }) {
+/** @param {readonly Card[]} cards @param {ReadonlyMap<string, Health>} found @param {State} state @param {Context} context */
+export function cardHealth(cards, found, state, context) {
+  const { t } = context;
   const told = cards.some((card) => found.has(card.key) || clock(card, "core_clock_mhz") !== null || clock(card, "memory_clock_mhz") !== null);
   return h(
     "section",
@@ -30,7 +32,7 @@ export function cardHealth(cards, found, { t }) {
             "table",
             { class: "table" },
             h("thead", null, h("tr", null, COLUMNS.map((name) => h("th", { scope: "col", class: LEFT.includes(name) ? "" : "figure" }, t(`health.${name}`))))),
-            h("tbody", null, cards.map((card) => row(card, card.silent ? {} : (found.get(card.key) ?? {}), t))),
+            h("tbody", null, cards.map((card) => row(card, card.silent ? {} : (found.get(card.key) ?? {}), state, context))),
           ),
         )
       : h("p", { class: "muted" }, t("health.none")),
@@ -44,13 +46,15 @@ function clock(card, name) {
   return value === undefined || !Number.isFinite(value) ? null : `${fixed(value, 0)} MHz`;
 }
 
-/** @param {Card} card @param {Health} health @param {Context["t"]} t */
-function row(card, health, t) {
+/** @param {Card} card @param {Health} health @param {State} state @param {Context} context */
+function row(card, health, state, { t, act }) {
+  const { own } = state.route;
+  const chosen = own["card"] === card.key;
   const errors = health.ecc_uncorrected;
   return h(
     "tr",
-    { key: card.key, class: card.silent ? "silent" : "" },
-    h("th", { scope: "row" }, h("bdi", null, cardName(card))),
+    { key: card.key, class: `${chosen ? "chosen" : ""}${card.silent ? " silent" : ""}` },
+    h("th", { scope: "row" }, h("a", { href: act.link({ own: { ...own, card: chosen ? "" : card.key } }), "aria-current": chosen ? "true" : undefined }, h("bdi", null, cardName(card)))),
     h("td", { class: "figure" }, clock(card, "core_clock_mhz") ?? NONE),
     h("td", { class: "figure" }, clock(card, "memory_clock_mhz") ?? NONE),
     h("td", { class: "figure left" }, link(health, t)),

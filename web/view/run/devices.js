@@ -67,7 +67,7 @@ export function devicesTab(state, context) {
     cells === null || (!live && history.data === null) ? null : map({ cards, figure, cells, means }, state, context),
     oneCard(state, cards, cells?.span ?? null, context),
     cardTable(state, cards, means, figure, context),
-    cardHealth(cards, health, context),
+    cardHealth(cards, health, state, context),
     faults(state, context),
     phases(state, context),
   );
