@@ -7,14 +7,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
-from floatscope._devices._sysfs_slow import SlowFigures, listed, text
+from floatscope._devices._sysfs_slow import Figures, SlowFigures, listed, text
 from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
 __all__ = ["SysfsCards"]
@@ -26,9 +26,10 @@ _CARD = re.compile(r"card(\d+)")
 @dataclass(slots=True)
 class _Lasting:
     """What stays as it is while a card is there, once it was to be had: read again each second it would be most of the
-    cost. ``slow`` are the figures that it reads in its turn."""
+    cost. ``slow`` are the figures that it reads in its turn, ``kept`` those that came too late for their reading."""
 
     slow: SlowFigures
+    kept: Figures = field(default_factory=dict)
     name: str | None = None
     vram_total_bytes: int | None = None
     thermometer: str | None = None
@@ -88,7 +89,8 @@ class SysfsCards:
         deadline = time.monotonic() + self._timeout_s
         patience = self._timeout_s / 2
         while asked and time.monotonic() < deadline:
-            reader = threading.Thread(target=_read_cards, args=(asked, self._found, readings, turns), daemon=True)
+            known = asked, self._found, readings, turns, self._stuck
+            reader = threading.Thread(target=_read_cards, args=known, daemon=True)
             reader.start()
             reader.join(patience)
             asked = [(index, folder) for index, folder in asked if folder not in readings]
@@ -107,14 +109,20 @@ def _read_cards(
     found: dict[Path, _Lasting],
     readings: dict[Path, wire.Device],
     turns: tuple[Hashable, Hashable],
+    stuck: dict[Path, threading.Thread],
 ) -> None:
     throttle, links = turns
     for index, folder in cards:
         try:
             reading, slow = _read_card(index, folder, found[folder]), found[folder].slow
-            more = slow.throttle(reading.busy_percent) if folder == throttle else {}
+            more, found[folder].kept = found[folder].kept, {}
+            if folder == throttle:
+                more |= slow.throttle(reading.busy_percent)
             if folder == links:
                 more |= slow.links_and_errors()
+            if folder in stuck:
+                # Nobody waits for this reading any more, and its turn will not come again for a minute.
+                found[folder].kept = more
             readings[folder] = msgspec.structs.replace(reading, **more)
         except OSError:  # it went while its folder was listed
             readings[folder] = _silent(index, folder)

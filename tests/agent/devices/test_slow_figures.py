@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +162,24 @@ def test_a_sleeping_card_is_let_alone(fake_sys: FakeSys, clock: Clock) -> None:
     fake_sys.write(device / "power", runtime_status="active")
     clock.now += 60
     assert slow(cards.read()[0]) == {**EXPECTED, **_throttle(0.0, 100.0, 0.0)}
+
+
+def test_errors_that_take_long_come_with_a_later_reading(fake_sys: FakeSys, clock: Clock) -> None:
+    device = fake_sys.card(0, ADDRESS)
+    file = device / "ras/umc_err_count"
+    file.unlink()
+    os.mkfifo(file)  # opening it waits until somebody writes
+    cards = SysfsCards(fake_sys.root, 0.1, clock)
+    [silent] = cards.read()
+    assert (silent.pci, silent.power_watts) == (ADDRESS, None)
+    (thread,) = cards._stuck.values()
+    file.write_text("ue: 3\nce: 20\n")
+    thread.join(30)
+    assert not thread.is_alive()
+    [reading] = cards.read()
+    assert slow(reading) == {**EXPECTED, "ecc_corrected": 21, "ecc_uncorrected": 3}
+    [after] = cards.read()
+    assert slow(after) == {}
 
 
 def _throttle(power: float, thermal: float, brake: float) -> dict[str, float]:
