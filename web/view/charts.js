@@ -82,7 +82,7 @@ function keyOf(stroke, word, value) {
     "li",
     { key: word },
     h("svg", { class: stroke === "" ? "key-line main" : "key-line", viewBox: "0 0 18 8", width: 18, height: 8, "aria-hidden": "true" }, h("path", { d: "M0 4h18", "stroke-dasharray": stroke || undefined })),
-    h("span", { class: "key-word" }, word),
+    h("span", { class: "key-word", title: word }, word),
     value === undefined ? null : h("span", { class: "figure" }, value),
   );
 }

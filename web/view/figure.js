@@ -10,6 +10,15 @@ const FONT = { family: MONO.replace("11px ", ""), size: 11 };
 /** Opacity of the envelope and of its edge, in hex: one step of 100,000 is little more than its edge. */
 const [FILL, STROKE] = ["30", "a0"];
 
+/** Pixels below the frame of a chart. */
+export const BOTTOM = 22;
+
+/** Times the largest value. */
+const FAR = 32;
+
+/** Pixels between two labels of an axis. */
+const APART = 15;
+
 /** Pixels above the frame of a chart. @param {unknown} known marks on its edge */
 export const topOf = (known) => (known ? 15 : 10);
 
@@ -49,17 +58,18 @@ export function figureOf({ chart, series, range, alerts, skipped, lines, marks: 
   const inside = (/** @type {number} */ step) => step >= range.from && step <= range.to;
   traces.push(marks(skipped.filter(inside), words.skipped, words.step, "triangle-down", ink.warning));
   traces.push(marks(series.nonfinite.filter(inside), words.nonfinite, words.step, "x-thin-open", ink.critical));
-  const own = marksOf(alerts, alertStep, range, width - left - right, alertWeight).map(({ at }) => upright(at.first_step, 0, 1, ink[at.severity], at.severity));
+  const said = marksOf(alerts, alertStep, range, width - left - right, alertWeight).map(({ at }) => upright(at.first_step, 0, 1, ink[at.severity], at.severity));
   const others = (known?.alerts ?? []).map(({ at }) => upright(at.first_step, 0.94, 1, ink[at.severity], at.severity));
   const saved = (known?.saved ?? []).map(({ first }) => upright(first, 0, 0.06, ink.text));
-  const shapes = [...own, ...others, ...saved];
+  const shapes = [...said, ...others, ...saved];
+  const own = [...series.values, ...series.min, ...series.max];
   const grid = { gridcolor: ink.graticule, griddash: "dot", zeroline: false, linecolor: ink.line, mirror: true, tickfont: { ...FONT, color: ink.muted }, ticks: "outside", ticklen: 4, tickcolor: ink.line };
   return {
     traces,
     layout: {
       width,
       height: chart.height,
-      margin: { l: left, r: right, t: topOf(known), b: 22 },
+      margin: { l: left, r: right, t: topOf(known), b: BOTTOM },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { ...FONT, color: ink.muted },
@@ -68,20 +78,21 @@ export function figureOf({ chart, series, range, alerts, skipped, lines, marks: 
       dragmode: "zoom",
       datarevision: rev,
       shapes,
-      xaxis: { ...grid, range: [range.from - 0.5, range.to + 0.5], tickformat: ",d", nticks: Math.max(2, Math.floor((width - left) / 110)) },
-      yaxis: { ...grid, ...yAxis(chart.axis, [...series.values, ...series.min, ...series.max, ...lines.flatMap((other) => other.series[other.of])]), fixedrange: true },
+      xaxis: { ...grid, range: [range.from - 0.5, range.to + 0.5], tickformat: ",d", ...stepsApart(range, Math.max(2, Math.floor((width - left) / 110))) },
+      yaxis: { ...grid, ...yAxis(chart.axis, chart.height - topOf(known) - BOTTOM, [...own, ...near(lines, own)]), fixedrange: true },
       yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     },
   };
 }
 
-/** @param {"linear" | "log" | "log2"} axis @param {readonly number[]} values means and extremes: a spike of one step must stay on the axis */
-function yAxis(axis, values) {
+/** @param {"linear" | "log" | "log2"} axis @param {number} height of the frame @param {readonly number[]} values means and extremes: a spike of one step must stay on the axis */
+function yAxis(axis, height, values) {
   if (!values.some(Number.isFinite)) return { nticks: 1, range: [0, 1], showticklabels: false, ticks: "" }; // figures would be made up
   if (axis === "linear") {
     const level = values.find(Number.isFinite) ?? 0;
     // Around a level line plotly would show -1 to 1, in which a learning rate looks like zero.
-    const flat = level !== 0 && values.every((value) => value === level || !Number.isFinite(value));
+    // A mean of equal values differs from them in its last digits.
+    const flat = level !== 0 && values.every((value) => Math.abs(value - level) <= 1e-9 * Math.abs(level) || !Number.isFinite(value));
     return { nticks: 5, tickformat: "~g", ...(flat ? { range: [Math.min(0, 2 * level), Math.max(0, 2 * level)] } : { autorange: true }) };
   }
   const logs = values.filter((value) => value > 0 && Number.isFinite(value)).map(Math.log2);
@@ -89,7 +100,7 @@ function yAxis(axis, values) {
   if (axis === "log") {
     const room = Math.max(0.02, (Math.max(...logs) - Math.min(...logs)) * 0.06);
     const [from, to] = [Math.min(...logs) - room, Math.max(...logs) + room];
-    const ticks = logTicks(2 ** from, 2 ** to);
+    const ticks = roomy(logTicks(2 ** from, 2 ** to), height / (to - from));
     return { type: "log", range: [from * Math.log10(2), to * Math.log10(2)], tickvals: ticks, ticktext: ticks.map(tickLabel), minor: { dtick: "D1", ticklen: 2, ticks: "outside" } };
   }
   const low = Math.floor(Math.min(...logs)) - 1;
@@ -112,6 +123,31 @@ function marks(steps, what, stepWord, symbol, color) {
     marker: { symbol, size: 8, color, line: { width: symbol === "x-thin-open" ? 2 : 0, color } },
     hovertemplate: `${stepWord} %{x}<br>${what}<extra></extra>`,
   };
+}
+
+/** Steps are whole: between few of them plotly would repeat their numbers. @param {import("../data/geometry.js").Range} range @param {number} most labels */
+function stepsApart({ from, to }, most) {
+  return to - from < most ? { dtick: 1, tick0: 0 } : { nticks: most };
+}
+
+/**
+ * What of the other lines belongs on the axis: a limit that is far away would flatten all that moves.
+ * @param {readonly import("./charts.js").Line[]} lines @param {readonly number[]} own
+ */
+function near(lines, own) {
+  const top = own.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), 0);
+  return lines.flatMap((other) => other.series[other.of].filter((value) => value <= FAR * top));
+}
+
+/** Those whose labels do not touch; powers of ten go first. @param {readonly number[]} ticks @param {number} octave pixels */
+function roomy(ticks, octave) {
+  /** @type {number[]} */
+  const kept = [];
+  const round = (/** @type {number} */ tick) => Number.isInteger(Math.log10(tick));
+  for (const tick of [...ticks.filter(round), ...ticks.filter((tick) => !round(tick))]) {
+    if (kept.every((other) => Math.abs(Math.log2(tick / other)) * octave >= APART)) kept.push(tick);
+  }
+  return kept.sort((a, b) => a - b);
 }
 
 /**
@@ -141,5 +177,5 @@ const STROKES = { critical: [1.6, "solid"], warning: [1, "dash"], info: [1, "dot
  */
 function upright(step, from, to, color, severity = "") {
   const [width, dash] = STROKES[severity] ?? [1.2, "solid"];
-  return { type: "line", x0: step, x1: step, y0: from, y1: to, yref: "paper", line: { color, width, dash } };
+  return { type: "line", layer: "below", x0: step, x1: step, y0: from, y1: to, yref: "paper", line: { color, width, dash } };
 }

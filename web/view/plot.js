@@ -2,7 +2,7 @@
 
 import { RIGHT, gutterFor, xOf } from "../data/geometry.js";
 import { addCanvas, inkOf, onResize, prepare } from "./canvas.js";
-import { figureOf, topOf } from "./figure.js";
+import { BOTTOM, figureOf, topOf } from "./figure.js";
 
 /**
  * @typedef {object} PlotData
@@ -131,7 +131,7 @@ export function createPlot(element) {
     const low = reach([...series.values, ...series.min], (a, b) => Math.min(a, b), Infinity);
     const high = reach([...series.values, ...series.max], (a, b) => Math.max(a, b), -Infinity);
     const top = topOf(marks);
-    const down = (/** @type {number} */ value) => top + (1 - (y(value) - low) / (high - low || 1)) * (chart.height - top - 22);
+    const down = (/** @type {number} */ value) => top + (1 - (y(value) - low) / (high - low || 1)) * (chart.height - top - BOTTOM);
     const across = (/** @type {number} */ step) => xOf(step + series.cell / 2, range, gutterFor(width), element.clientWidth);
     context.strokeStyle = `${inkOf(theme).trace}a0`;
     context.beginPath();
