@@ -41,8 +41,8 @@ export function marksOf(things, stepOf, range, width, weight = () => 0) {
   return marks;
 }
 
-/** The step at which an alert is marked. @param {Alert} alert */
-export const alertStep = (alert) => alert.first_step;
+/** The step at which an alert is marked: of one that has been open since before the range, where the range begins. @param {Range} range @returns {(alert: Alert) => number} */
+export const alertStep = (range) => (alert) => (alert.last_step >= range.from ? Math.max(alert.first_step, range.from) : alert.first_step);
 
 /** @param {Alert} alert */
 export const alertWeight = (alert) => WEIGHT[alert.severity];

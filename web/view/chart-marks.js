@@ -38,7 +38,7 @@ export function marksIn(state, range, context) {
     const [from, to] = [Math.max(range.from, first - aside), Math.min(range.to, last + aside)];
     return to - from < range.to - range.from ? act.link({ from, to }) : null;
   };
-  const alerts = marksOf(alertsInView(state), alertStep, range, width, alertWeight).map((mark) => {
+  const alerts = marksOf(alertsInView(state), alertStep(range), range, width, alertWeight).map((mark) => {
     const many = mark.n > 1;
     const near = closer(mark);
     const one = act.desk.link({ tab: "alerts", alert: String(mark.at.id), state: "all" });
@@ -46,7 +46,7 @@ export function marksIn(state, range, context) {
     return {
       ...mark,
       href: near ?? (many ? act.desk.link({ tab: "alerts", run: state.route.run, state: "all", order: "step" }) : one),
-      title: many ? `${t("marks.alerts", { n: count(mark.n), severity })}, ${stepsOf(mark, t)}. ${t(near === null ? "marks.list" : "marks.closer")}` : `${t(`alert.${mark.at.kind}`)} \u00b7 ${severity} \u00b7 ${stepsOf(mark, t)}. ${t("marks.alert")}`,
+      title: many ? `${t("marks.alerts", { n: count(mark.n), severity })}, ${stepsOf(mark, t)}. ${t(near === null ? "marks.list" : "marks.closer")}` : `${t(`alert.${mark.at.kind}`)} \u00b7 ${severity} \u00b7 ${stepsOf({ first: mark.at.first_step, last: Math.max(mark.at.first_step, mark.at.last_step) }, t)}. ${t("marks.alert")}`,
     };
   });
   const saved = marksOf(savedSteps(state.detail.data?.checkpoints ?? [], state.detail.data?.attempts ?? []), ({ step }) => step, range, width).map((mark) => ({

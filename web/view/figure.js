@@ -58,8 +58,9 @@ export function figureOf({ chart, series, range, alerts, skipped, lines, marks: 
   const inside = (/** @type {number} */ step) => step >= range.from && step <= range.to;
   traces.push(marks(skipped.filter(inside), words.skipped, words.step, "triangle-down", ink.warning));
   traces.push(marks(series.nonfinite.filter(inside), words.nonfinite, words.step, "x-thin-open", ink.critical));
-  const said = marksOf(alerts, alertStep, range, width - left - right, alertWeight).map(({ at }) => upright(at.first_step, 0, 1, ink[at.severity], at.severity));
-  const others = (known?.alerts ?? []).map(({ at }) => upright(at.first_step, 0.94, 1, ink[at.severity], at.severity));
+  const placed = alertStep(range);
+  const said = marksOf(alerts, placed, range, width - left - right, alertWeight).map(({ at }) => upright(placed(at), 0, 1, ink[at.severity], at.severity));
+  const others = (known?.alerts ?? []).map(({ at }) => upright(placed(at), 0.94, 1, ink[at.severity], at.severity));
   const saved = (known?.saved ?? []).map(({ first }) => upright(first, 0, 0.06, ink.text));
   const shapes = [...said, ...others, ...saved];
   const own = [...series.values, ...series.min, ...series.max];
