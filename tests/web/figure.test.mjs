@@ -75,3 +75,10 @@ test("each alert of its rules crosses the chart under the trace, every other one
   assert.deepEqual(shapes.map((/** @type {any} */ { x0, y0, y1 }) => [x0, y0, y1]), [[100, 0, 1], [100, 0.94, 1], [50_000, 0.94, 1], [70_000, 0, 0.06]]);
   assert(shapes.every((/** @type {any} */ shape) => shape.layer === "below"));
 });
+
+test("many alerts of its rules leave the chart to its trace", () => {
+  const alerts = Array.from({ length: 24 }, (_, i) => ({ id: i, first_step: i * 4000, last_step: i * 4000, severity: "critical" }));
+  const { shapes } = drawn({ series: series([1, 2]), alerts, marks: { alerts: [], saved: [], sign: "" } }).layout;
+  assert.equal(shapes.length, 24);
+  assert(shapes.every((/** @type {any} */ { y0 }) => y0 > 0.8));
+});

@@ -24,5 +24,5 @@ export const overviewWords = {
   "marks.checkpoints": "{n} checkpoints",
   "strip.checkpoints": "Checkpoints",
   "strip.checkpoints_short": "Saved",
-  "strip.checkpoints_newest": "the newest {n} of {all}",
+  "strip.checkpoints_newest": "last {n} of {all}",
 };

@@ -24,5 +24,5 @@ export const overviewWords = {
   "marks.checkpoints": "{n} 个检查点",
   "strip.checkpoints": "检查点",
   "strip.checkpoints_short": "存盘",
-  "strip.checkpoints_newest": "{all} 个中最新的 {n} 个",
+  "strip.checkpoints_newest": "最新 {n}/{all}",
 };

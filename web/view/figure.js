@@ -13,6 +13,9 @@ const [FILL, STROKE] = ["30", "a0"];
 /** Pixels below the frame of a chart. */
 export const BOTTOM = 22;
 
+/** Lines across a chart beyond which they would be what is seen: then they are short, under their marks. */
+const CROSSING = 10;
+
 /** Times the largest value. */
 const FAR = 32;
 
@@ -59,7 +62,8 @@ export function figureOf({ chart, series, range, alerts, skipped, lines, marks: 
   traces.push(marks(skipped.filter(inside), words.skipped, words.step, "triangle-down", ink.warning));
   traces.push(marks(series.nonfinite.filter(inside), words.nonfinite, words.step, "x-thin-open", ink.critical));
   const placed = alertStep(range);
-  const said = marksOf(alerts, placed, range, width - left - right, alertWeight).map(({ at }) => upright(placed(at), 0, 1, ink[at.severity], at.severity));
+  const spots = marksOf(alerts, placed, range, width - left - right, alertWeight);
+  const said = spots.map(({ at }) => upright(placed(at), known && spots.length > CROSSING ? 0.84 : 0, 1, ink[at.severity], at.severity));
   const others = (known?.alerts ?? []).map(({ at }) => upright(placed(at), 0.94, 1, ink[at.severity], at.severity));
   const saved = (known?.saved ?? []).map(({ first }) => upright(first, 0, 0.06, ink.text));
   const shapes = [...said, ...others, ...saved];

@@ -54,7 +54,7 @@ function checkpoints(state, saved, { t }) {
   return h(
     "div",
     { class: "lane", key: "checkpoints" },
-    h("span", { class: "lane-name", title: cut }, checkpointMark(), h("span", { class: "lane-word" }, t(state.width < PHONE ? "strip.checkpoints_short" : "strip.checkpoints")), cut === "" ? null : h("span", { class: "sr" }, cut)),
+    h("span", { class: "lane-name", title: cut }, checkpointMark(), h("span", { class: "lane-word" }, t(state.width < PHONE ? "strip.checkpoints_short" : "strip.checkpoints")), cut === "" ? null : h("span", { class: state.width < PHONE ? "sr" : "muted" }, cut)),
     h(
       "span",
       { class: "lane-track" },
