@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sqlmodel import Session, col, select
+from sqlalchemy import ColumnElement
+from sqlmodel import Session, col, func, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
@@ -57,6 +58,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
         "coverage": _coverage(session, reader, run, {layer.index: layer.parameters for layer in layers}),
         "skipped_steps": skipped_steps(session, reader, run.id),
         "checkpoints": _checkpoints(session, run),
+        "checkpoints_saved": session.exec(select(func.count()).where(*_saved(run))).one(),
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
@@ -202,12 +204,11 @@ def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:
     return [{"kind": e.kind, "step": e.step, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
 
 
+def _saved(run: Run) -> tuple[ColumnElement[bool], ...]:
+    return col(StepEvent.run_id) == run.id, col(StepEvent.kind) == "checkpoint"
+
+
 def _checkpoints(session: Session, run: Run) -> list[dict[str, object]]:
     """The newest ones that were saved, of all attempts, oldest first."""
-    events = session.exec(
-        select(StepEvent)
-        .where(StepEvent.run_id == run.id, StepEvent.kind == "checkpoint")
-        .order_by(col(StepEvent.id).desc())
-        .limit(_NEWEST)
-    )
+    events = session.exec(select(StepEvent).where(*_saved(run)).order_by(col(StepEvent.id).desc()).limit(_NEWEST))
     return [{"step": e.step, "attempt": e.attempt, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
