@@ -80,8 +80,7 @@ class Store:
         self._reader: Reader | None = None
         self._started_at = 0.0
         self._settling = False
-        self._failing = False
-        self._complained = False
+        self._failing = self._complained = False
         self._in_hand: list[Incoming] = []
         self._committed: dict[str, int] = {}
         """The last seq on disk of each writer that has said hello."""
@@ -150,13 +149,15 @@ class Store:
         """Give up to ``pages`` free pages back to the file system; how many are left."""
         return self._in_writer(lambda connection: self.database.shrink(connection, pages))
 
-    def delete_run(self, name: str) -> bool:
+    def delete_run(self, name: str, note: Callable[[Session], object] = bool) -> bool:
         """Take a run that is over out of sight; False if there is none, ``LiveRunError`` if it goes on. The keeper
-        deletes its rows."""
+        deletes its rows. ``note`` writes down that it was done."""
 
         def condemned(session: Session) -> bool:
             found = condemn(session, name)
             self._ledger.clear()
+            if found:
+                note(session)
             return found
 
         return self.write(condemned)
@@ -295,9 +296,8 @@ class Store:
         taken: list[Incoming] = []
         with self._wake:
             self._waiting, self._full = Counter(), False
-            while self._queue and isinstance(self._queue[0], Incoming):
-                item = self._queue.popleft()
-                assert isinstance(item, Incoming)
+            while self._queue and isinstance(item := self._queue[0], Incoming):
+                self._queue.popleft()
                 taken.append(item)
         return taken
 
