@@ -325,7 +325,8 @@ class AlertEngine:
     def _judge(self, key: _Key, observations: list[Observation]) -> None:
         run = self._run(key)
         for observation in joined(o for o in observations if o.seq > run.seqs.get(o.writer, 0)):
-            self._judge_in(run, observation)
+            if observation.seq > run.seqs.get(observation.writer, 0):
+                self._judge_in(run, observation)
 
     def _judge_in(self, run: Judged, observation: Observation) -> None:
         run.book.past = is_past(observation)
