@@ -67,6 +67,8 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
     line: list[Stretch] = []
     end: int | None = None
     for n, first, newest in session.connection().execute(_ATTEMPTS, {"run": run_id}):
+        assert first is not None
+        assert newest is not None
         last = newest if end is None else min(newest, end)
         if last >= first:
             line.append(Stretch(attempt=n, first=first, last=last, cut=last < newest))
