@@ -164,11 +164,15 @@ def _zoom(running: Browser, place: str, times: int) -> tuple[list[Figure], Any]:
     took, waited = zooms(running, place, times)
     return [
         Figure("zoom: finer heat map painted, p95", quantiles(took, n=20)[-1], "ms", 150, detail=spread(took, "ms", 0)),
-        Figure("of it until the answer is there, p95", quantiles(waited, n=20)[-1], "ms", detail=spread(waited, "ms", 0)),
+        Figure(
+            "of it until the answer is there, p95", quantiles(waited, n=20)[-1], "ms", detail=spread(waited, "ms", 0)
+        ),
     ], {"took": took, "waited": waited}
 
 
-def _live(running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace) -> tuple[list[Figure], Any]:
+def _live(
+    running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace
+) -> tuple[list[Figure], Any]:
     pages, viewers = 3, 20
     found = followed(
         running,
@@ -204,7 +208,9 @@ def _live(running: Browser, server: ServerProcess, data: Synthetic, args: argpar
     ], asdict(found)
 
 
-def _memory(running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace) -> tuple[list[Figure], Any]:
+def _memory(
+    running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace
+) -> tuple[list[Figure], Any]:
     first = _run(server)["steps"]
     found = kept(running, server, data, first=first, rate=RATE, minutes=args.minutes, speed=args.speed)
     how = f"over {found.minutes:g} min of training in {found.seconds:.0f} s, {found.steps} steps"

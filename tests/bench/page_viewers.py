@@ -67,9 +67,7 @@ async def _all(url: str, run: str, viewers: int, pipe: Connection) -> None:
     seen = [Seen() for _ in range(viewers)]
     async with asyncio.TaskGroup() as group:
         opened = [asyncio.Event() for _ in seen]
-        tasks = [
-            group.create_task(_follow(url, run, one, event)) for one, event in zip(seen, opened, strict=True)
-        ]
+        tasks = [group.create_task(_follow(url, run, one, event)) for one, event in zip(seen, opened, strict=True)]
         for event in opened:
             await event.wait()
         pipe.send("ready")
