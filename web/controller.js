@@ -118,15 +118,16 @@ export function createController(store) {
   function loadRun() {
     const { route } = store.get();
     if (route.page !== "run") return;
+    // First what is looked at first: the server answers a few questions at a time.
+    void loadHeat().then(loadLayer);
+    void loadSeries();
+    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("detail", async (signal) => {
       const detail = await getJson(runPath(route.run), signal);
       store.set({ skipped: detail.skipped_steps.map((/** @type {{ step: number }} */ skipped) => skipped.step) });
       return detail;
     });
-    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
-    void loadSeries();
-    void loadHeat().then(loadLayer);
   }
 
   function subscribe() {

@@ -98,18 +98,21 @@ wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 render(store.get());
 await controller.start();
-// Two frames later the first data has been painted; only then may 4.8 MB of chart library take the thread.
-requestAnimationFrame(() => requestAnimationFrame(() => void whenHeatIsDrawn()));
+const stopWaiting = store.subscribe((state) => {
+  if (!showsAll(state)) return;
+  stopWaiting();
+  // In the frame after the next one this one is on the screen; only then may 4.8 MB of chart library take the thread.
+  requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => void loadCharts())));
+});
 
-async function whenHeatIsDrawn() {
-  const ready = (/** @type {import("./state.js").State} */ { route, heat }) => route.page === "compare" || (route.page === "run" && heat.status !== "loading");
-  if (!ready(store.get())) {
-    const stop = store.subscribe((state) => {
-      if (!ready(state) || (state.route.page === "run" && state.heat.status === "idle")) return;
-      stop();
-      requestAnimationFrame(() => void whenHeatIsDrawn());
-    });
-    return;
-  }
+/** Whether what needs no chart library has been drawn on a page that has charts. @param {import("./state.js").State} state */
+function showsAll({ route, heat, detail }) {
+  if (route.page === "compare") return true;
+  const loading = (/** @type {string} */ status) => status === "idle" || status === "loading";
+  // A run without layers, and a tab without the heat map, never ask for one.
+  return route.page === "run" && (!loading(heat.status) || (heat.status === "idle" && !loading(detail.status)));
+}
+
+async function loadCharts() {
   store.set({ plotly: await loadPlotly() });
 }
