@@ -74,13 +74,17 @@ const actions = {
 
 /** @param {import("./state.js").State} state */
 function render(state) {
-  document.documentElement.lang = state.language === "zh" ? "zh-CN" : "en";
-  document.documentElement.dataset["theme"] = state.theme;
+  const { documentElement } = document;
+  const language = state.language === "zh" ? "zh-CN" : "en";
+  if (documentElement.lang !== language) documentElement.lang = language;
+  if (documentElement.dataset["theme"] !== state.theme) documentElement.dataset["theme"] = state.theme;
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);
   const place = state.route.page === "run" ? state.route.run : state.route.page === "compare" ? t("compare.title") : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
-  document.title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
+  const title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
+  // A title that is set is told to the window, the same one too.
+  if (document.title !== title) document.title = title;
   patch(root, [page(state, { t, act: actions })]);
 }
 
