@@ -2,8 +2,9 @@
 
 How long until something useful is on the screen, what is loaded for it, how fast a zoom is, what 20 viewers see of the
 run while it is trained, and whether a page that follows it for long keeps its size. ``--data DIR`` is a folder that
-``floatscope bench ingest --steps 100000 --layers 1000 --kinds 1 --ranks 8 --data DIR`` has made, which takes longer than
-all the rest; the run in it goes on, so its folder grows by some thousand steps. Without it a run is made and removed.
+``floatscope bench ingest --steps 100000 --layers 1000 --kinds 1 --ranks 8 --data DIR`` has made, which takes longer
+than all the rest; the run in it goes on, so its folder grows by some thousand steps. Without it a run is made and
+removed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from floatscope_server.bench.report import machine
 from floatscope_server.bench.targets import ServerProcess, over_http
 from floatscope_server.settings import Settings
 from tests.bench.page_live import followed, kept
-from tests.bench.page_loads import Loads, loads, parsed, zooms
+from tests.bench.page_loads import loads, parsed, zooms
 from tests.bench.spread import spread
 from tests.chromium import browser
 
@@ -41,7 +42,7 @@ PARTS = ("loads", "zoom", "live", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A line of the table. ``goal`` is what it may be at most or, where ``least``, at least; None: nothing is promised."""
+    """A line of the table. ``goal`` is the most it may be or, with ``least``, the least; None: nothing is promised."""
 
     what: str
     value: float
@@ -60,6 +61,10 @@ class Figure:
         verdict = {None: "", True: "meets", False: "misses"}[self.met]
         goal = "" if self.goal is None else f"{'>=' if self.least else '<='} {self.goal:g}"
         return f"  {self.what:{width}} {self.value:10.4g} {self.unit:9} {verdict:6} {goal:8} {self.detail}".rstrip()
+
+
+_Part = tuple[list[Figure], Any]
+"""What a part of the bench has for the table, and all that it measured."""
 
 
 def main(*options: str) -> None:
@@ -118,7 +123,7 @@ def _measure(
 ) -> tuple[list[Figure], dict[str, Any]]:
     place = f"{server.url}/#/run/{RUN}"
     data = Synthetic(layers=len(of["layers"]), kinds=1, ranks=len(of["ranks"]))
-    parts: dict[str, Callable[[], tuple[list[Figure], Any]]] = {
+    parts: dict[str, Callable[[], _Part]] = {
         "loads": lambda: _loads(running, place, args.loads),
         "zoom": lambda: _zoom(running, place, args.zooms),
         "live": lambda: _live(running, server, data, args),
@@ -133,7 +138,7 @@ def _measure(
     return figures, raw
 
 
-def _loads(running: Browser, place: str, times: int) -> tuple[list[Figure], Any]:
+def _loads(running: Browser, place: str, times: int) -> _Part:
     cold, warm = loads(running, place, times)
     figures = []
     for name, seen in (("empty cache", cold), ("warm cache", warm)):
@@ -160,19 +165,15 @@ def _loads(running: Browser, place: str, times: int) -> tuple[list[Figure], Any]
     return figures, {"cold": asdict(cold), "warm": asdict(warm), "traced": [asdict(one) for one in traced]}
 
 
-def _zoom(running: Browser, place: str, times: int) -> tuple[list[Figure], Any]:
+def _zoom(running: Browser, place: str, times: int) -> _Part:
     took, waited = zooms(running, place, times)
     return [
-        Figure("zoom: finer heat map painted, p95", quantiles(took, n=20)[-1], "ms", 150, detail=spread(took, "ms", 0)),
-        Figure(
-            "of it until the answer is there, p95", quantiles(waited, n=20)[-1], "ms", detail=spread(waited, "ms", 0)
-        ),
+        _p95("zoom: finer heat map painted, p95", took, goal=150),
+        _p95("of it until the answer is there, p95", waited),
     ], {"took": took, "waited": waited}
 
 
-def _live(
-    running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace
-) -> tuple[list[Figure], Any]:
+def _live(running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace) -> _Part:
     pages, viewers = 3, 20
     found = followed(
         running,
@@ -191,7 +192,7 @@ def _live(
             "%",
             100,
             least=True,
-            detail=f"{found.steps} steps, {pages} viewers are pages in Chromium, {viewers - pages} sockets without a page",
+            detail=f"{found.steps} steps; {pages} are pages in Chromium, {viewers - pages} sockets without a page",
         ),
         Figure("live: updates", found.updates_per_s, "/s", 0.95 * RATE, least=True),
         Figure("live: between two updates, p95", found.gap_p95_ms, "ms"),
@@ -208,9 +209,7 @@ def _live(
     ], asdict(found)
 
 
-def _memory(
-    running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace
-) -> tuple[list[Figure], Any]:
+def _memory(running: Browser, server: ServerProcess, data: Synthetic, args: argparse.Namespace) -> _Part:
     first = _run(server)["steps"]
     found = kept(running, server, data, first=first, rate=RATE, minutes=args.minutes, speed=args.speed)
     how = f"over {found.minutes:g} min of training in {found.seconds:.0f} s, {found.steps} steps"
@@ -222,6 +221,10 @@ def _memory(
         Figure("memory: listeners", found.listeners, ""),
         Figure("memory: growth of them", found.listeners_growth, "", 0.05 * found.listeners),
     ], asdict(found)
+
+
+def _p95(what: str, values: Sequence[float], goal: float | None = None) -> Figure:
+    return Figure(what, quantiles(values, n=20)[-1], "ms", goal, detail=spread(values, "ms", 0))
 
 
 def _of(what: str, values: Sequence[float], unit: str = "ms", goal: float | None = None) -> Figure:

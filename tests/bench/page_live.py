@@ -1,4 +1,4 @@
-"""A run that is trained while pages and other viewers follow it: what arrives, how late, at what cost, and what stays."""
+"""A run that is trained while pages and other viewers follow it: what arrives, how late, and at what cost."""
 
 from __future__ import annotations
 
