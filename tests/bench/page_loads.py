@@ -184,11 +184,11 @@ _REFINED = """() => {
   if (!answer || answer.responseEnd === 0) return null;
   const at = performance.timeOrigin + answer.responseEnd;
   const picture = probe.drawn.find(([put, painted]) => put >= at && painted !== null);
-  return picture ? [at, picture[1], probe.released] : null;
+  return picture ? [at, picture[1], probe.released ?? at] : null;
 }"""
 
 
 def _refined(page: Page) -> tuple[float, float, float]:
-    """When the heat map that was asked for last came, when it was painted, and when the pointer was released."""
+    """When the heat map that was asked for last came and was painted, and when the pointer was released, if it was."""
     found: list[float] = page.wait_for_function(_REFINED).json_value()
-    return found[0], found[1], found[2] if found[2] is not None else found[0]
+    return found[0], found[1], found[2]

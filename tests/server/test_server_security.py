@@ -333,7 +333,8 @@ def test_files_of_a_version_are_kept_for_ever(server: Running) -> None:
     entry = server.get("/")
     assert entry.headers["cache-control"] == "no-cache"
     found = re.findall(r'="(/static/[^"]*)"', entry.body.decode())
-    (folder,) = {re.match(r"/static/@[0-9a-f]{16}/", address)[0] for address in found}
+    (folder,) = {"/".join(address.split("/")[:3]) + "/" for address in found}
+    assert re.fullmatch(r"/static/@[0-9a-f]{16}/", folder)
     for address in (*found[:3], f"{folder}plotly.min.js"):
         assert server.get(address).headers["cache-control"] == "public, max-age=31536000, immutable", address
     # A page that was opened before an upgrade goes on, with what is there now.
