@@ -5,7 +5,9 @@ import { float32 } from "./data/fsb1.js";
 import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { looksCloser } from "./data/overhead.js";
+import { heatQuery } from "./data/paths.js";
 import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
+import { HEAT_TABS } from "./data/tab-fields.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { fetchGrid, fetchLayer } from "./grids.js";
@@ -18,8 +20,6 @@ import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
 const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
-/** Tabs of a run that show the heat map, and so have it followed. */
-const HEAT_TABS = ["overview", "layers"];
 const DEVICE_SECONDS = 300;
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
@@ -79,9 +79,9 @@ export function createController(store) {
   }
 
   async function loadHeat() {
-    const { run, tab, kind, metric, format, from, to } = store.get().route;
-    if (kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return;
-    await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+    const { route } = store.get();
+    if (route.kind === AUTO_KIND || !HEAT_TABS.includes(route.tab)) return;
+    await load("heat", (signal) => fetchGrid(route.run, heatQuery(route), signal));
   }
 
   function loadLayer() {
