@@ -94,14 +94,15 @@ def followed(
     others: int,
 ) -> Followed:
     """``pages`` in Chromium and ``others`` that are none follow the run as it goes on from step ``first`` on."""
-    context = new_context(running)
-    shown = [context.new_page() for _ in range(pages)]
+    # A window each: a browser draws only the tab of a window that is in front.
+    contexts = [new_context(running) for _ in range(pages)]
+    shown = [context.new_page() for context in contexts]
     with _trained(server.url, data, first, rate) as (pace, line), watching(server.url, RUN, others) as end_others:
         for page in shown:
             page.goto(f"{server.url}/#/run/{RUN}")
             page.wait_for_function(_FOLLOWING)
             page.evaluate(_EMPTY)
-        sessions = [context.new_cdp_session(page) for page in shown]
+        sessions = [page.context.new_cdp_session(page) for page in shown]
         begin, cpu, busy, head = time.time(), _server_cpu(server), _busy(sessions), pace.head
         shown[0].wait_for_timeout(1e3 * seconds)
         took = time.time() - begin
@@ -109,7 +110,8 @@ def followed(
         probes: list[dict[str, Any]] = [page.evaluate("() => probe") for page in shown]
         dropped = _dropped(server.url)
         everybody = [_seen(probe) for probe in probes] + end_others()
-        context.close()
+        for context in contexts:
+            context.close()
         share = pace.stop()
     # The first second and the last three: what was under way then.
     sent = {first + seq - 1: at for seq, at in line.sent.items() if begin + 1 < at < begin + took - 3}
