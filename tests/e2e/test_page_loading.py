@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,10 @@ from tests.pages import serving
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 _FETCHED = """() => performance.getEntriesByType("resource").map((one) => ({
-  path: new URL(one.name).pathname, start: performance.timeOrigin + one.startTime, transferred: one.transferSize,
+  path: new URL(one.name).pathname,
+  address: one.name,
+  start: performance.timeOrigin + one.startTime,
+  transferred: one.transferSize,
 }))"""
 
 
@@ -38,10 +42,15 @@ def visitor(
         yield context, f"{url}/#/run/bench"
 
 
-def _opened(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
+def _opened_heat(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
     page = context.new_page()
     page.goto(address)
     page.wait_for_function("() => probe.useful !== null")
+    return page, page.evaluate(_FETCHED)
+
+
+def _opened(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
+    page, _ = _opened_heat(context, address)
     page.locator(".plot .main-svg").first.wait_for()
     return page, page.evaluate(_FETCHED)
 
@@ -73,3 +82,14 @@ def test_the_next_visit_finds_every_file_where_it_was(visitor: tuple[BrowserCont
     assert [one["path"] for one in files if one["transferred"] > 0] == []
     assert len(_plotly(fetched)) == 1
     page.close()
+
+
+def test_nothing_is_asked_twice(visitor: tuple[BrowserContext, str]) -> None:
+    # What is asked before the modules are there is what they then want to know, whatever the address names.
+    context, address = visitor
+    for place in (address, f"{address}?kind=grad", f"{address}/layers?metric=rms&kind=grad&from=20&to=250"):
+        page, fetched = _opened_heat(context, place)
+        asked = Counter(one["address"] for one in fetched if "/api/v1/" in one["path"])
+        assert sum("/heatmap?" in one for one in asked) == 1
+        assert {one: times for one, times in asked.items() if times > 1} == {}
+        page.close()
