@@ -171,9 +171,9 @@ def _metrics(session: CDPSession) -> dict[str, float]:
 
 
 def _busy(sessions: list[CDPSession]) -> float:
-    """Seconds that the main threads of the pages have worked."""
+    """Seconds of CPU that the main threads of the pages have used."""
     for session in sessions:
-        session.send("Performance.enable")
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
     return sum(_metrics(session)["TaskDuration"] for session in sessions)
 
 
@@ -186,7 +186,7 @@ def _dropped(url: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a page holds while it follows a run: least-squares growth over the whole time, and the mean."""
+    """What a page holds while it follows a run, but for the first quarter: least-squares growth, and the mean."""
 
     minutes: float
     """Of the training that was followed."""
@@ -225,7 +225,8 @@ def kept(
             page.wait_for_timeout(60e3 * minutes / speed / 40)
         steps = pace.head - head
     context.close()
-    columns = np.array(samples[len(samples) // 10 :])
+    # Code is compiled anew while it is young, so a page grows at first.
+    columns = np.array(samples[len(samples) // 4 :])
     seconds = columns[:, 0]
     growth = [float(np.polyfit(seconds, column, 1)[0] * (seconds[-1] - seconds[0])) for column in columns.T[1:]]
     means = columns.mean(axis=0)
