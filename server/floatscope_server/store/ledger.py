@@ -20,6 +20,7 @@ from floatscope_server.models import Attempt, DeviceFacts, LayerRow, Run, Scalar
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.shapes import FACTS
 from floatscope_server.store.together import Together
 
 __all__ = [
@@ -120,7 +121,7 @@ class KnownRun:
     """By attempt, rank and name."""
     series_in: Counter[int] = field(default_factory=Counter)
     """How many by attempt."""
-    devices: dict[tuple[int, int, str, int], tuple[str | None, str | None, int | None]] = field(default_factory=dict)
+    devices: dict[tuple[int, int, str, int], tuple[object, ...]] = field(default_factory=dict)
     """PCI address, name and bytes of memory by attempt, rank, backend and index."""
     opened: set[tuple[int, int]] = field(default_factory=set)
     """Streams and attempts that have their row in stream_state."""
@@ -262,7 +263,7 @@ class Ledger:
                 )
             },
             devices={
-                (d.attempt, d.rank, d.backend, d.idx): (d.pci, d.name, d.vram_total_bytes)
+                (d.attempt, d.rank, d.backend, d.idx): tuple(getattr(d, fact) for fact in FACTS)
                 for d in session.exec(select(DeviceFacts).where(DeviceFacts.run_id == row.id))
             },
         )

@@ -45,6 +45,8 @@ MAX_RANK = 1 << 20
 HISTOGRAM_BINS = 512
 NANOSECONDS = 1_000_000_000
 
+_FIGURES = tuple(name for name in wire.Device.__struct_fields__ if name not in ("time_ns", "backend", "index"))
+
 _P = TypeVar("_P")
 
 
@@ -272,4 +274,6 @@ def _device(device: wire.Device) -> wire.Device | str:
         return "device sample with a time or index out of range"
     if any(text is not None and len(text) > MAX_SHORT_NAME for text in (device.backend, device.pci, device.name)):
         return f"device sample with a name longer than {MAX_SHORT_NAME} characters"
+    if any(isinstance(value := getattr(device, name), int) and not 0 <= value < MAX_STEP for name in _FIGURES):
+        return "device sample with a count out of range"
     return device
