@@ -6,7 +6,9 @@ import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { SCALARS } from "./data/overview-series.js";
 import { looksCloser } from "./data/overhead.js";
+import { heatQuery } from "./data/paths.js";
 import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
+import { HEAT_TABS } from "./data/tab-fields.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { fetchGrid, fetchLayer } from "./grids.js";
@@ -18,8 +20,6 @@ import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 /** @typedef {import("./data/route.js").Route} Route */
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
-/** Tabs of a run that show the heat map, and so have it followed. */
-const HEAT_TABS = ["overview", "layers"];
 const DEVICE_SECONDS = 300;
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
@@ -79,9 +79,9 @@ export function createController(store) {
   }
 
   async function loadHeat() {
-    const { run, tab, kind, metric, format, from, to } = store.get().route;
-    if (kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return;
-    await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+    const { route } = store.get();
+    if (route.kind === AUTO_KIND || !HEAT_TABS.includes(route.tab)) return;
+    await load("heat", (signal) => fetchGrid(route.run, heatQuery(route), signal));
   }
 
   function loadLayer() {
@@ -118,15 +118,16 @@ export function createController(store) {
   function loadRun() {
     const { route } = store.get();
     if (route.page !== "run") return;
+    // First what is looked at first: the server answers a few questions at a time.
+    void loadHeat().then(loadLayer);
+    void loadSeries();
+    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("detail", async (signal) => {
       const detail = await getJson(runPath(route.run), signal);
       store.set({ skipped: detail.skipped_steps.map((/** @type {{ step: number }} */ skipped) => skipped.step) });
       return detail;
     });
-    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
-    void loadSeries();
-    void loadHeat().then(loadLayer);
   }
 
   function subscribe() {

@@ -41,7 +41,7 @@ export async function loadPlotly() {
   marker.id = "plotly.js-style-global";
   marker.className = "no-inline-styles";
   const script = document.createElement("script");
-  script.src = "/static/plotly.min.js";
+  script.src = new URL("../plotly.min.js", import.meta.url).href;
   const { createElement } = document;
   document.createElement = (/** @type {string} */ tag, /** @type {ElementCreationOptions | undefined} */ options) =>
     createElement.call(document, tag === "style" ? "template" : tag, options);
