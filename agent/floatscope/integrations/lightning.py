@@ -8,6 +8,7 @@ Under ``floatscope run`` nothing has to be written.
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from typing import Any
 
@@ -67,7 +68,7 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
         arguments: dict[str, dict[str, object]] = {}
         scaler: Any = None
         with _reading:
-            facts = _facts(trainer)
+            facts = _facts(trainer, pl_module)
             hparams = {str(name): plain(value) for name, value in pl_module.hparams.items()}
             arguments = {"lightning": _arguments(trainer), "hparams": hparams}
             scaler = getattr(trainer.precision_plugin, "scaler", None)
@@ -128,9 +129,14 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
         self._training.end(failed=True)
 
 
-def _facts(trainer: Any) -> dict[str, object]:  # noqa: ANN401
-    """Who trains, and the precision that was asked for."""
+def _facts(trainer: Any, pl_module: Any) -> dict[str, object]:  # noqa: ANN401
+    """Who trains, the precision that was asked for, and the step to stop after, where there is one.
+
+    In manual optimization batches may have any number of steps: it is not known.
+    """
+    planned = trainer.estimated_stepping_batches if pl_module.automatic_optimization else math.inf
     return {
+        "max_steps": int(planned) if math.isfinite(planned) else None,
         "framework": {"name": _NAME, "version": _package.__version__},
         "declared_precision": str(trainer.precision),
         "gradient_accumulation_steps": trainer.accumulate_grad_batches,
