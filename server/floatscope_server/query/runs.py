@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Select, func
+from sqlalchemy import func
 from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
@@ -71,14 +71,14 @@ def _item(run: Run, tally: dict[str, Any], reach: Reach, cards: Counter[str]) ->
     }
 
 
-def _of(query: Select[Any], ids: Collection[int] | None) -> Select[Any]:
+def _of(query: Any, ids: Collection[int] | None) -> Any:  # noqa: ANN401 - a statement with any columns
     return query if ids is None else query.where(col(Run.id).in_(ids))
 
 
 def _reaches(session: Session, runs: Sequence[Run], ids: Collection[int] | None) -> dict[int, Reach]:
     """As ``query.ranks.reach_of`` has it, of the present attempt of each."""
     present = (col(Attempt.run_id) == col(Run.id)) & (col(Attempt.n) == col(Run.attempt))
-    asked: Select[Any] = select(col(Run.id), Attempt.world).join(Attempt, present)
+    asked: Any = select(col(Run.id), Attempt.world).join(Attempt, present)
     worlds: dict[int, int] = dict(session.execute(_of(asked, ids)).tuples().all())
     last_steps: dict[int, dict[int, int]] = {}
     present = (col(Writer.run_id) == col(Run.id)) & (col(Writer.attempt) == col(Run.attempt))
@@ -95,7 +95,7 @@ def _reaches(session: Session, runs: Sequence[Run], ids: Collection[int] | None)
 def _cards(session: Session, ids: Collection[int] | None) -> dict[int, Counter[str]]:
     """How many cards of each name the present attempt reads; each rank reads its own."""
     present = (col(DeviceFacts.run_id) == col(Run.id)) & (col(DeviceFacts.attempt) == col(Run.attempt))
-    asked: Select[Any] = select(col(Run.id), DeviceFacts.name, func.count()).join(DeviceFacts, present)
+    asked: Any = select(col(Run.id), DeviceFacts.name, func.count()).join(DeviceFacts, present)
     asked = asked.where(col(DeviceFacts.name).is_not(None)).group_by(col(Run.id), col(DeviceFacts.name))
     found: dict[int, Counter[str]] = {}
     for run, name, count in session.execute(_of(asked, ids)):

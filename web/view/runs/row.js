@@ -1,0 +1,49 @@
+/** One line of the list; on a phone a card. */
+
+import { namesText } from "../../data/arrange.js";
+import { AUTO_KIND, HOME } from "../../data/route.js";
+import { toggled } from "../../data/run-list.js";
+import { h } from "../dom.js";
+import { alertCounts, chipCell, headroomCell, lossCell, precisionCell, progressCell, stateCell, timeCell } from "./cells.js";
+import { tagsOf } from "./tags.js";
+
+/** @typedef {import("../../state.js").State} State */
+/** @typedef {import("../../data/types.js").RunItem} RunItem */
+/** @typedef {import("../../main.js").Context} Context */
+
+/**
+ * @param {RunItem} run @param {object} around
+ * @param {number} around.index in the whole list, from 1, the head being the first
+ * @param {readonly string[]} around.picked
+ * @param {readonly string[]} around.known tags of all runs
+ * @param {boolean} around.card
+ * @param {State} state @param {Context} context
+ */
+export function row(run, { index, picked, known, card }, state, context) {
+  const { t, act } = context;
+  // As cards the cells are no table to the browser any more; to a screen reader they stay one.
+  const role = (/** @type {string} */ name) => (card ? name : undefined);
+  const cell = (/** @type {string} */ name, /** @type {import("../dom.js").Child[]} */ ...children) => h("td", { class: name, role: role("cell") }, h("span", { class: "lines" }, children));
+  const chosen = picked.includes(run.name);
+  return h(
+    "tr",
+    { key: run.name, role: role("row"), "aria-rowindex": index, class: `state-${run.state}${chosen ? " chosen" : ""}${run.archived_at === null ? "" : " archived"}` },
+    h("td", { class: "pick", role: role("cell") }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: chosen, onchange: () => act.replace({ own: { pick: namesText(toggled(picked, run.name)) } }) })),
+    h(
+      "th",
+      { class: "run", scope: "row", role: role("rowheader") },
+      h(
+        "span",
+        { class: "lines" },
+        h("a", { href: act.link({ ...HOME, page: "run", run: run.name, kind: AUTO_KIND }), title: run.name }, h("bdi", null, run.name)),
+        h("span", { class: "second" }, stateCell(run, state, context), run.archived_at === null ? null : h("span", { class: "muted" }, t("runs.is_archived")), tagsOf(run, known, state, context)),
+      ),
+    ),
+    cell("headroom figure", headroomCell(run, context)),
+    h("td", { class: "alerts-cell", role: role("cell") }, alertCounts(run, t)),
+    cell("progress figure", progressCell(run, state, context)),
+    h("td", { class: "loss figure", role: role("cell") }, h("span", { class: "beside" }, lossCell(run))),
+    cell("chip", chipCell(run), precisionCell(run, context)),
+    cell("time figure", timeCell(run, state, context)),
+  );
+}
