@@ -45,6 +45,16 @@ export function patch(parent, children) {
     const key = described.get(node)?.props["key"];
     if (key !== undefined) keyed.set(String(key), node);
   }
+  // What is gone goes first: the rest then stays where it is, and keeps the focus that a move would take.
+  if (keyed.size > 0) {
+    const wanted = new Set(children.map((child) => (typeof child === "string" ? undefined : child.props["key"])).filter((key) => key !== undefined).map(String));
+    for (const [key, node] of keyed) {
+      if (wanted.has(key)) continue;
+      keyed.delete(key);
+      dispose(node);
+      node.remove();
+    }
+  }
   let next = parent.firstChild;
   for (const child of children) {
     const held = typeof child === "string" ? undefined : child.props["key"] === undefined ? undefined : keyed.get(String(child.props["key"]));
