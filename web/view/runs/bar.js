@@ -64,8 +64,8 @@ function states(all, state, { t, act }) {
     RUN_STATES.map((one) =>
       h(
         "button",
-        { key: one, type: "button", class: `state-${one}`, "aria-pressed": String(chosen.includes(one)), onclick: () => act.navigate({ own: { state: stateToggled(own["state"] ?? "", one) } }) },
-        h("span", { class: `runstate state-${one}` }, t(`state.${one}`)),
+        { key: one, type: "button", class: counts.get(one) ? `state-${one}` : "none", "aria-pressed": String(chosen.includes(one)), onclick: () => act.navigate({ own: { state: stateToggled(own["state"] ?? "", one) } }) },
+        h("span", { class: counts.get(one) ? `runstate state-${one}` : "runstate" }, t(`state.${one}`)),
         h("span", { class: "figure" }, count(counts.get(one) ?? 0)),
       ),
     ),

@@ -2,7 +2,7 @@
 
 import { number, numbers } from "../../data/json.js";
 import { chipWord, executedFamily, lasted, roughly, secondsLeft, shareDone } from "../../data/run-progress.js";
-import { bits, clock, count, duration, figure, tail } from "../../data/text.js";
+import { bits, clock, count, duration, figure, fixed } from "../../data/text.js";
 import { silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { notFinite, severityMark, sparkline } from "../marks.js";
@@ -33,7 +33,7 @@ export function headroomCell(run, { t }) {
   const headroom = number(run.worst?.headroom);
   return [
     h("span", { class: `bits ${grade(headroom)}` }, bits(headroom), headroom === undefined ? null : h("span", { class: "unit" }, ` ${t("unit.bits")}`)),
-    h("span", { class: "second layer", title: run.worst?.layer }, run.worst ? tail(run.worst.layer, 26) : ""),
+    h("span", { class: "second layer", title: run.worst?.layer }, run.worst ? h("bdi", null, run.worst.layer) : ""),
   ];
 }
 
@@ -70,9 +70,15 @@ export function progressCell(run, state, { t }) {
       "span",
       { class: "second", title: why },
       share === null ? null : h("span", { class: "done", "aria-hidden": "true" }, h("span", { style: { width: `${(share * 100).toFixed(1)}%` } })),
-      left !== null ? t("runs.left_in", { time: roughly(left) }) : share !== null ? `${Math.floor(share * 100)} %` : run.state === "live" && pace ? t("runs.pace", { pace }) : "",
+      left !== null ? t("runs.left_in", { time: roughly(left) }) : share !== null ? `${doneText(share)} %` : run.state === "live" && pace ? t("runs.pace", { pace }) : "",
     ),
   ];
+}
+
+/** Nothing is all there before it is. @param {number} share */
+function doneText(share) {
+  const percent = share * 100;
+  return percent < 10 ? fixed(Math.floor(percent * 10) / 10, 1) : String(Math.floor(percent));
 }
 
 /** @param {RunItem} run */

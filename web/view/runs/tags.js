@@ -6,8 +6,11 @@ import { h } from "../dom.js";
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 /** @typedef {import("../../main.js").Context} Context */
 
-/** Shown in a row; the rest is counted. */
-const MOST_SHOWN = 3;
+/** Shown in a row, and in a narrow one; the rest is counted. */
+const MOST_SHOWN = { wide: 3, narrow: 1 };
+
+/** As in style/runs.css. */
+const WIDE_PX = 1280;
 
 /** @param {RunItem} run @param {readonly string[]} known tags of all runs @param {State} state @param {Context} context */
 export function tagsOf(run, known, state, context) {
@@ -15,20 +18,22 @@ export function tagsOf(run, known, state, context) {
   const { own } = state.route;
   const mayEdit = state.session?.scope === "admin";
   const open = mayEdit && state.list.editing === run.name;
-  const more = run.tags.length - MOST_SHOWN;
-  return h(
-    "span",
-    { class: "tags" },
-    run.tags.slice(0, MOST_SHOWN).map((tag) => {
+  const most = state.width < WIDE_PX ? MOST_SHOWN.narrow : MOST_SHOWN.wide;
+  const more = run.tags.length - most;
+  const chips = [
+    run.tags.slice(0, most).map((tag) => {
       const chosen = own["tag"] === tag;
       return h("button", { key: tag, type: "button", class: "runtag", title: tag, "aria-pressed": String(chosen), "aria-label": t("runs.only_tag", { tag }), onclick: () => act.navigate({ own: { tag: chosen ? "" : tag } }) }, h("bdi", null, tag));
     }),
-    more > 0 ? h("span", { class: "muted", title: run.tags.slice(MOST_SHOWN).join(", ") }, `+${more}`) : null,
+    more > 0 ? h("span", { key: "/more", class: "muted", title: run.tags.slice(most).join(", ") }, `+${more}`) : null,
+  ];
+  return [
+    run.tags.length === 0 ? null : h("span", { key: "/tags", class: "tags" }, chips),
     mayEdit
       ? h("button", { key: "/edit", type: "button", class: "plain tag-edit", "aria-expanded": String(open), "aria-label": t("runs.edit_tags", { run: run.name }), onclick: () => act.list.edit(open ? null : run.name) }, run.tags.length === 0 ? t("runs.tag_it") : "\u270e\ufe0e")
       : null,
     open ? editor(run, known, state, context) : null,
-  );
+  ];
 }
 
 /** @param {RunItem} run @param {readonly string[]} known @param {State} state @param {Context} context */
