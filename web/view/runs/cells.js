@@ -84,7 +84,7 @@ function doneText(share) {
 /** @param {RunItem} run */
 export function lossCell(run) {
   const losses = numbers(run.sparkline);
-  return [h("span", { class: "trend" }, losses.length > 0 && !losses.some(Number.isFinite) ? notFinite(96, 26) : sparkline(losses, 96, 26)), h("span", { class: "value" }, figure(number(run.last.loss)))];
+  return [h("span", { class: "trend" }, losses.length > 0 && !losses.some(Number.isFinite) ? notFinite(96, 26) : sparkline(losses, 96, 26)), h("span", { class: run.last.loss !== null && !Number.isFinite(number(run.last.loss)) ? "value over" : "value" }, figure(number(run.last.loss)))];
 }
 
 /** @param {RunItem} run */
