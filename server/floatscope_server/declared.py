@@ -12,6 +12,8 @@ from floatscope_server.rules.precision import find_precision
 
 __all__ = ["FAMILIES", "declared", "executed", "max_steps", "precision", "unmet"]
 
+_LAST_STEP = ("max_steps", "max_train_steps")
+"""The second one is what Accelerate's and Diffusers' example scripts call it."""
 _MOST_STEPS = 1 << 53
 """Above it a browser cannot count."""
 
@@ -45,9 +47,10 @@ def declared(config: Mapping[str, Any]) -> dict[str, Any]:
 def max_steps(config: Mapping[str, Any]) -> int | None:
     """After how many steps the trainer stops: what it counted out itself, else what its arguments say."""
     for source in (config, *_arguments(config)):
-        steps = source.get("max_steps")
-        if isinstance(steps, int) and not isinstance(steps, bool) and 0 < steps < _MOST_STEPS:
-            return steps
+        for name in _LAST_STEP:
+            steps = source.get(name)
+            if isinstance(steps, int) and not isinstance(steps, bool) and 0 < steps < _MOST_STEPS:
+                return steps
     return None
 
 

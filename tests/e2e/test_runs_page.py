@@ -69,7 +69,6 @@ def wide(visit: Visit) -> None:
     """The list as it is opened, on a wide screen."""
     visit.page.set_viewport_size({"width": 1440, "height": 900})
     visit.go("")
-    visit.page.reload()
     expect(_row(visit, "live")).to_be_visible()
 
 
@@ -193,7 +192,6 @@ def test_an_archived_run_can_still_be_opened(visit: Visit, url: str) -> None:
     # Told live, to everybody.
     expect(_row(visit, "old")).to_have_count(0)
     visit.go("run/old")
-    visit.page.reload()
     expect(visit.page.get_by_role("link", name="Layers")).to_be_visible()
     archive(archived=False)
 
@@ -248,6 +246,7 @@ def test_of_500_runs_only_those_on_the_screen_are_drawn(visit: Visit) -> None:
         expect(page.get_by_role("link", name="run 498", exact=True)).to_have_count(1)
     finally:
         page.unroute("**/api/v1/runs?archived=true")
+        page.reload()
 
 
 def test_a_server_without_runs_says_what_to_type(visit: Visit) -> None:
@@ -260,6 +259,7 @@ def test_a_server_without_runs_says_what_to_type(visit: Visit) -> None:
         expect(page.get_by_text(f"FLOATSCOPE_SERVER={visit.url} floatscope run -- python train.py")).to_be_visible()
     finally:
         page.unroute("**/api/v1/runs?archived=true")
+        page.reload()
 
 
 def test_nothing_to_complain_about(visit: Visit) -> None:

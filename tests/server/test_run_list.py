@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ({"max_steps": 1000, "arguments": {"transformers": {"max_steps": -1}}}, 1000),
         ({"max_steps": None, "arguments": {"hparams": {}, "lightning": {"max_steps": 50}}}, 50),
         ({"arguments": {"transformers": {"max_steps": -1, "num_train_epochs": 3.0}}}, None),
+        ({"arguments": {"accelerate": {"max_train_steps": 70}}}, 70),
         ({"max_steps": True, "arguments": {"x": {"max_steps": 1 << 60}}}, None),
         ({"max_steps": "12", "arguments": "text"}, None),
     ],

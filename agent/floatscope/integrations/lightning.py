@@ -68,10 +68,12 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
         arguments: dict[str, dict[str, object]] = {}
         scaler: Any = None
         with _reading:
-            facts = _facts(trainer, pl_module)
+            facts = _facts(trainer)
             hparams = {str(name): plain(value) for name, value in pl_module.hparams.items()}
             arguments = {"lightning": _arguments(trainer), "hparams": hparams}
             scaler = getattr(trainer.precision_plugin, "scaler", None)
+        with _reading:
+            facts["max_steps"] = _planned_steps(trainer, pl_module)
         self._seen = trainer.global_step
         kept, self._kept = self._kept, {}
         steps = kept.get("steps")
@@ -129,14 +131,18 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
         self._training.end(failed=True)
 
 
-def _facts(trainer: Any, pl_module: Any) -> dict[str, object]:  # noqa: ANN401
-    """Who trains, the precision that was asked for, and the step to stop after, where there is one.
+def _planned_steps(trainer: Any, pl_module: Any) -> int | None:  # noqa: ANN401
+    """The step to stop after; None where there is none, or where batches may have any number of steps."""
+    varies = any(isinstance(one, _package.callbacks.GradientAccumulationScheduler) for one in trainer.callbacks)
+    if varies or not pl_module.automatic_optimization:
+        return None
+    planned = trainer.estimated_stepping_batches
+    return int(planned) if 0 < planned < math.inf else None
 
-    In manual optimization batches may have any number of steps: it is not known.
-    """
-    planned = trainer.estimated_stepping_batches if pl_module.automatic_optimization else math.inf
+
+def _facts(trainer: Any) -> dict[str, object]:  # noqa: ANN401
+    """Who trains, and the precision that was asked for."""
     return {
-        "max_steps": int(planned) if math.isfinite(planned) else None,
         "framework": {"name": _NAME, "version": _package.__version__},
         "declared_precision": str(trainer.precision),
         "gradient_accumulation_steps": trainer.accumulate_grad_batches,
