@@ -77,8 +77,11 @@ const actions = {
 
 /** @param {import("./state.js").State} state */
 function render(state) {
-  document.documentElement.lang = state.language === "zh" ? "zh-CN" : "en";
-  document.documentElement.dataset["theme"] = state.theme;
+  const html = document.documentElement;
+  const lang = state.language === "zh" ? "zh-CN" : "en";
+  // To set what stands has the styles of the whole page worked out anew.
+  if (html.lang !== lang) html.lang = lang;
+  if (html.dataset["theme"] !== state.theme) html.dataset["theme"] = state.theme;
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);

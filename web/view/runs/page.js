@@ -105,7 +105,7 @@ function table(runs, picked, state, context) {
   );
 }
 
-/** In place of rows that are not on the screen. A run's name has no slash. @param {string} key @param {number} height */
+/** In place of rows that are not on the screen. A run's name has no slash. @param {string} key @param {number} height pixels */
 const gap = (key, height) => h("tr", { key, class: "gap", "aria-hidden": "true" }, h("td", { colspan: COLUMNS.length + 1, style: { height: `${height}px` } }));
 
 /** @param {string} name @param {readonly string[]} keys @param {State} state @param {Context} context */

@@ -3,23 +3,35 @@
 import { namesText } from "../../data/arrange.js";
 import { AUTO_KIND, HOME } from "../../data/route.js";
 import { toggled } from "../../data/run-list.js";
+import { silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { alertCounts, chipCell, headroomCell, lossCell, precisionCell, progressCell, stateCell, timeCell } from "./cells.js";
-import { tagsOf } from "./tags.js";
+import { WIDE_PX, tagsOf } from "./tags.js";
 
 /** @typedef {import("../../state.js").State} State */
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 /** @typedef {import("../../main.js").Context} Context */
 
-/**
- * @param {RunItem} run @param {object} around
- * @param {number} around.index in the whole list, from 1, the head being the first
- * @param {readonly string[]} around.picked
- * @param {readonly string[]} around.known tags of all runs
- * @param {boolean} around.card
- * @param {State} state @param {Context} context
- */
-export function row(run, { index, picked, known, card }, state, context) {
+/** @typedef {{ index: number, picked: readonly string[], known: readonly string[], card: boolean }} Around index: in the whole list, from 1, the head being the first; known: tags of all runs */
+
+/** Rows as they were drawn: of a list of ended runs nothing changes from second to second. @type {WeakMap<RunItem, { of: string, node: import("../dom.js").VElement }>} */
+const drawn = new WeakMap();
+
+/** @param {RunItem} run @param {Around} around @param {State} state @param {Context} context */
+export function row(run, around, state, context) {
+  if (state.list.editing === run.name) return make(run, around, state, context);
+  const { index, picked, card } = around;
+  const moment = run.state === "live" ? [state.now, silentSeconds(state, run) !== null] : new Date(state.now).toDateString();
+  const of = JSON.stringify([index, picked.includes(run.name), card, state.width < WIDE_PX, state.language, state.session?.scope, state.route.own["tag"], moment]);
+  const before = drawn.get(run);
+  if (before?.of === of) return before.node;
+  const node = make(run, around, state, context);
+  drawn.set(run, { of, node });
+  return node;
+}
+
+/** @param {RunItem} run @param {Around} around @param {State} state @param {Context} context */
+function make(run, { index, picked, known, card }, state, context) {
   const { t, act } = context;
   // As cards the cells are no table to the browser any more; to a screen reader they stay one.
   const role = (/** @type {string} */ name) => (card ? name : undefined);

@@ -10,7 +10,7 @@ import { h } from "../dom.js";
 const MOST_SHOWN = { wide: 3, narrow: 1 };
 
 /** As in style/runs.css. */
-const WIDE_PX = 1280;
+export const WIDE_PX = 1280;
 
 /** @param {RunItem} run @param {readonly string[]} known tags of all runs @param {State} state @param {Context} context */
 export function tagsOf(run, known, state, context) {
