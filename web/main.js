@@ -39,7 +39,7 @@ const config = createConfig(store, controller.reload);
 const newest = createNewest(store, controller.reload);
 const scaler = createScaler(store, controller);
 const cards = createCards(store, controller);
-const list = createRunList(store, controller.reload);
+const list = createRunList(store, controller);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {

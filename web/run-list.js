@@ -1,7 +1,9 @@
 /** What happens on the page of runs: which rows are on the screen, tags that are edited in their place, the archive. */
 
 import { ApiError, runPath, send } from "./api.js";
-import { CARD_PX, PHONE_PX, ROW_PX, tagIn } from "./data/run-list.js";
+import { namesIn, namesText } from "./data/arrange.js";
+import { parseRoute } from "./data/route.js";
+import { CARD_PX, PHONE_PX, ROW_PX, tagIn, toggled } from "./data/run-list.js";
 
 /** @typedef {import("./state.js").State} State */
 /**
@@ -18,8 +20,8 @@ import { CARD_PX, PHONE_PX, ROW_PX, tagIn } from "./data/run-list.js";
 /** Rows by which the window moves: a redraw for each would be too many. */
 const STRIDE = 4;
 
-/** @param {import("./data/store.js").Store<State>} store @param {() => void} reload asks again who we are when the server no longer knows */
-export function createRunList(store, reload) {
+/** @param {import("./data/store.js").Store<State>} store @param {import("./controller.js").Controller} controller */
+export function createRunList(store, controller) {
   /** @type {HTMLElement | null} */
   let opener = null;
   /** Changes of one run go one after the other: each has all of its tags. */
@@ -43,7 +45,7 @@ export function createRunList(store, reload) {
         if (wanted !== null) merge(await send("PATCH", runPath(name), wanted));
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
-        if (error.status === 401) reload();
+        if (error.status === 401) controller.reload();
         set({ error });
       } finally {
         set({ busy: store.get().list.busy - 1 });
@@ -74,6 +76,11 @@ export function createRunList(store, reload) {
       const screen = Math.ceil(innerHeight / height / STRIDE + 1) * STRIDE;
       const { list } = store.get();
       if (first !== list.first || screen !== list.screen) set({ first, screen });
+    },
+    /** Pick a run, or no longer: from where the address is, since a row that has not changed was drawn for an earlier one. @param {string} name */
+    pick(name) {
+      const picked = namesIn(parseRoute(location.hash).own["pick"] ?? "");
+      controller.replace({ own: { pick: namesText(toggled(picked, name)) } });
     },
     /** Open the editor of a run's tags, or close it. @param {string | null} name */
     edit(name) {

@@ -160,6 +160,9 @@ def test_tags_are_edited_in_their_place_by_the_keyboard(visit: Visit) -> None:
 
 def test_runs_are_archived_and_brought_back_but_not_what_trains(visit: Visit, url: str) -> None:
     page = visit.page
+    page.get_by_label("Pick old", exact=True).check()
+    page.get_by_label(f"Pick {MARKUP}", exact=True).check()
+    expect(page.get_by_role("link", name="Compare 2 runs")).to_be_visible()
     page.get_by_label("Pick all 3 shown").click()
     expect(page.get_by_role("link", name="Compare 3 runs")).to_be_visible()
     page.get_by_role("button", name="Archive 2").click()

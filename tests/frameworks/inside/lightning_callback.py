@@ -111,11 +111,11 @@ def test_every_step_and_layer_is_there_and_nothing_changes(tmp_path: Path, preci
     assert all(share and share < 1 for share in sink.scalar("clip_coef"))
 
 
-def planned(folder: Path, module: Module, *callbacks: object, **options: object) -> object:
+def planned(folder: Path, module: Module, *callbacks: object, **options: Any) -> object:  # noqa: ANN401
     """The last step as the run declares it."""
     told: list[object] = []
 
-    class Looks(pl.Callback):
+    class Looks(pl.Callback):  # type: ignore[misc]
         def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
             told.append(_planned_steps(trainer, pl_module))
 

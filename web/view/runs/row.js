@@ -1,8 +1,6 @@
 /** One line of the list; on a phone a card. */
 
-import { namesText } from "../../data/arrange.js";
 import { AUTO_KIND, HOME } from "../../data/route.js";
-import { toggled } from "../../data/run-list.js";
 import { silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { alertCounts, chipCell, headroomCell, lossCell, precisionCell, progressCell, stateCell, timeCell } from "./cells.js";
@@ -40,7 +38,7 @@ function make(run, { index, picked, known, card }, state, context) {
   return h(
     "tr",
     { key: run.name, role: role("row"), "aria-rowindex": index, class: `state-${run.state}${chosen ? " chosen" : ""}${run.archived_at === null ? "" : " archived"}` },
-    h("td", { class: "pick", role: role("cell") }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: chosen, onchange: () => act.replace({ own: { pick: namesText(toggled(picked, run.name)) } }) })),
+    h("td", { class: "pick", role: role("cell") }, h("input", { type: "checkbox", "aria-label": t("runs.pick", { run: run.name }), checked: chosen, onchange: () => act.list.pick(run.name) })),
     h(
       "th",
       { class: "run", scope: "row", role: role("rowheader") },
