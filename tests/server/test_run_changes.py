@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from floatscope import wire
+from floatscope import Client, wire
+from floatscope_server.commands import runs
 from floatscope_server.offline import read_runs
 
 if TYPE_CHECKING:
@@ -124,8 +126,18 @@ def test_what_a_dead_process_left_behind_brings_no_run_back(server: Running, pen
 
 @pytest.mark.usefixtures("ended")
 @pytest.mark.engines("sqlite")
-def test_a_folder_is_read_as_its_server_lists_it(server: Running, change: Change) -> None:
+def test_a_folder_is_read_as_its_server_lists_it(
+    server: Running, change: Change, capsys: pytest.CaptureFixture[str]
+) -> None:
     change("run", archived=True)
+    parser = argparse.ArgumentParser()
+    runs.configure(parser)
+    for more, names in (([], []), (["--archived"], ["run"])):
+        assert runs.run(parser.parse_args(["--server", server.url, "--json", *more])) == 0
+        assert [run["name"] for run in json.loads(capsys.readouterr().out)] == names
+    client = Client(server.url)
+    assert client.runs() == []
+    assert [run["name"] for run in client.runs(archived=True)] == ["run"]
     settings = server.services.settings
     assert read_runs(settings) == []
     assert [run["name"] for run in read_runs(settings, archived=True)] == ["run"]

@@ -79,7 +79,7 @@ def _reaches(session: Session, runs: Sequence[Run], ids: Collection[int] | None)
     """As ``query.ranks.reach_of`` has it, of the present attempt of each."""
     present = (col(Attempt.run_id) == col(Run.id)) & (col(Attempt.n) == col(Run.attempt))
     asked: Any = select(col(Run.id), Attempt.world).join(Attempt, present)
-    worlds: dict[int, int] = dict(session.execute(_of(asked, ids)).tuples().all())
+    worlds: dict[int, int] = dict(session.connection().execute(_of(asked, ids)).all())
     last_steps: dict[int, dict[int, int]] = {}
     present = (col(Writer.run_id) == col(Run.id)) & (col(Writer.attempt) == col(Run.attempt))
     asked = select(col(Run.id), Writer.rank, func.max(Writer.last_step)).join(Writer, present)
