@@ -68,7 +68,7 @@ export function createController(store) {
     }
   }
 
-  const loadRuns = () => load("runs", (signal) => getJson("/api/v1/runs", signal));
+  const loadRuns = () => load("runs", (signal) => getJson("/api/v1/runs?archived=true", signal));
 
   function loadSeries() {
     const { run, from, to } = store.get().route;

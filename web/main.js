@@ -10,6 +10,7 @@ import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
 import { translator } from "./i18n/index.js";
 import { createNewest } from "./newest.js";
+import { createRunList } from "./run-list.js";
 import { createScaler } from "./scaler.js";
 import { initialState, currentRun } from "./state.js";
 import { patch } from "./view/dom.js";
@@ -38,6 +39,7 @@ const config = createConfig(store, controller.reload);
 const newest = createNewest(store, controller.reload);
 const scaler = createScaler(store, controller);
 const cards = createCards(store, controller);
+const list = createRunList(store, controller);
 
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
@@ -51,6 +53,7 @@ const actions = {
   config,
   scaler,
   cards,
+  list,
   retry() {
     controller.retry();
     scaler.again();
@@ -74,10 +77,11 @@ const actions = {
 
 /** @param {import("./state.js").State} state */
 function render(state) {
-  const { documentElement } = document;
-  const language = state.language === "zh" ? "zh-CN" : "en";
-  if (documentElement.lang !== language) documentElement.lang = language;
-  if (documentElement.dataset["theme"] !== state.theme) documentElement.dataset["theme"] = state.theme;
+  const html = document.documentElement;
+  const lang = state.language === "zh" ? "zh-CN" : "en";
+  // To set what stands has the styles of the whole page worked out anew.
+  if (html.lang !== lang) html.lang = lang;
+  if (html.dataset["theme"] !== state.theme) html.dataset["theme"] = state.theme;
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);
@@ -95,8 +99,10 @@ store.subscribe(compare.follow);
 store.subscribe(scaler.follow);
 store.subscribe(cards.follow);
 store.subscribe(newest.follow);
+store.subscribe(list.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
-addEventListener("resize", () => store.set({ width: innerWidth }));
+addEventListener("resize", () => (store.set({ width: innerWidth }), list.scrolled()));
+addEventListener("scroll", list.scrolled, { passive: true });
 addEventListener("online", controller.retry);
 wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);

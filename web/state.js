@@ -60,8 +60,12 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {{ curves: Load<Curves[]>, apart: Load<import("./data/compare.js").HeatAnswer[]> }} compare
  * @property {import("./data/scaler.js").ScalerState} scaler the tab of the loss scaler
  * @property {import("./data/cards.js").CardsState} cards the tab of devices
+ * @property {import("./run-list.js").RunListState} list the page of runs
  * @property {boolean} plotly whether the chart library is there
  */
+
+/** @type {import("./run-list.js").RunListState} */
+const EMPTY_RUN_LIST = { first: 0, screen: 20, editing: null, draft: "", busy: 0, error: null, left: {} };
 
 /** @type {{ status: "idle", data: null, error: null }} */
 export const IDLE = { status: "idle", data: null, error: null };
@@ -93,6 +97,7 @@ export function initialState(given) {
     compare: { curves: IDLE, apart: IDLE },
     scaler: EMPTY_SCALER,
     cards: EMPTY_CARDS,
+    list: EMPTY_RUN_LIST,
     plotly: false,
     ...given,
   };

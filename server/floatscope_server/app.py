@@ -14,7 +14,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import floatscope
-from floatscope_server import audit, focus_routes, health, ingest, live_socket, page, retention_routes, session_routes
+from floatscope_server import (
+    audit,
+    focus_routes,
+    health,
+    ingest,
+    live_socket,
+    page,
+    retention_routes,
+    run_routes,
+    session_routes,
+)
 from floatscope_server.alerts import delivery_routes, endpoint_routes, rule_routes, silence_routes
 from floatscope_server.alerts import routes as alert_routes
 from floatscope_server.auth import unclassified
@@ -46,6 +56,7 @@ ROUTERS = (
     audit.router,
     focus_routes.router,
     retention_routes.router,
+    run_routes.router,
     session_routes.router,
     ingest.router,
     live_socket.router,

@@ -58,6 +58,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("POST", "/api/v1/runs/{run}/focus"): "admin",
     ("GET", "/api/v1/runs/{run}/dumps"): "read",
     ("GET", "/api/v1/runs/{run}/dumps/{dump}"): "read",
+    ("PATCH", "/api/v1/runs/{run}"): "admin",
     ("DELETE", "/api/v1/runs/{run}"): "admin",
     ("GET", "/api/v1/retention"): "read",
     ("PUT", "/api/v1/retention"): "admin",

@@ -112,7 +112,7 @@ class LiveHub:
     def start(self) -> None:
         """Begin to flush, in the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._store.run_observers.append(self._run_changed)
+        self._store.run_observers.append(self.run_changed)
         self._store.layer_observers.append(self._layers_changed)
         self._task = self._loop.create_task(self._run())
 
@@ -140,7 +140,7 @@ class LiveHub:
         text = encode_json(message).decode()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._to_viewers_of, run, text)
-        self._run_changed(run)
+        self.run_changed(run)
 
     def observe(self, observation: Observation) -> None:
         """Take note of a committed block; only of runs that somebody looks at."""
@@ -161,7 +161,8 @@ class LiveHub:
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
             pending.summaries += [(summary, observation.layers) for summary in body.summaries]
 
-    def _run_changed(self, name: str) -> None:
+    def run_changed(self, name: str) -> None:
+        """Tell everybody of the run's line in the list, soon."""
         with self._lock:
             self._changed.add(name)
 

@@ -52,7 +52,8 @@ class Run(SQLModel, table=True):
     """A training job. ``attempt`` is the current one, ``world`` that of it, ``steps`` their number counted from step 0.
 
     ``glance`` is what a list of runs shows: the last values, a short loss curve, the worst headroom of late.
-    ``progress_at`` is when the last new step arrived, ``seconds_per_step`` their running mean.
+    ``progress_at`` is when the last new step arrived, ``seconds_per_step`` their running mean. ``tags`` are people's;
+    lists leave out a run with ``archived_at``.
     """
 
     __tablename__ = "run"
@@ -71,6 +72,8 @@ class Run(SQLModel, table=True):
     progress_at: datetime
     seconds_per_step: float = 0.0
     finished_at: datetime | None = None
+    tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    archived_at: datetime | None = None
 
 
 class Attempt(SQLModel, table=True):

@@ -26,9 +26,9 @@ _T = TypeVar("_T")
 _CACHE_BYTES = 32 << 20
 
 
-def read_runs(settings: Settings) -> list[dict[str, Any]]:
+def read_runs(settings: Settings, *, archived: bool = False) -> list[dict[str, Any]]:
     """What ``GET /api/v1/runs`` answers; ``StoreError`` if ``settings`` name no store that can be read."""
-    content = plain(_read(settings, run_list))
+    content = plain(_read(settings, lambda session: run_list(session, archived=archived)))
     assert isinstance(content, list)
     return content
 

@@ -278,7 +278,7 @@ def test_a_run_that_cannot_be_shown_ends_no_news_of_others(
         session.execute(text("""UPDATE run SET glance = '{"last": 5}' WHERE name = 'a-bad'"""))
 
     server.services.store.write(spoil)
-    server.services.live._run_changed("a-bad")
+    server.services.live.run_changed("a-bad")
     agents["good"].deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.5]),)))
     assert pages["a-bad"].until("resync")["run"] == "a-bad"
     told: dict[str, Any] = {"last": {"loss": None}}

@@ -9,7 +9,7 @@ test("every view survives the way into the address and back", () => {
   /** @type {import("../../web/data/route.js").Route[]} */
   const views = [
     { ...HOME },
-    { ...HOME, sort: "headroom" },
+    { ...HOME, own: { ...HOME.own, sort: "headroom", order: "desc", state: "live,failed", tag: "a b", archived: "with" } },
     { ...RUN, run: "demo" },
     { ...RUN, run: "a/b c?d=1&e#f %25 调试 <x>", kind: "act_in", metric: "underflow", format: "e4m3fnuz" },
     { ...RUN, run: "a/b", tab: "layers", own: { filter: "a,b %&", group: "type", sort: "worst", open: "x%2Cy,z" }, layer: "x", from: 3 },
@@ -42,7 +42,7 @@ test("what a stranger typed falls back instead of breaking", () => {
 test("a run opens on the kind with its worst headroom, and waits for its first step before it says which", () => {
   /** @type {import("../../web/data/types.js").RunItem} */
   const run = {
-    name: "r", state: "live", attempt: 1, steps: 3, started_at: null, heartbeat_at: null, finished_at: null, sparkline: [], overhead: null, world: 1, missing_ranks: [],
+    name: "r", state: "live", attempt: 1, steps: 3, started_at: null, heartbeat_at: null, finished_at: null, sparkline: [], overhead: null, world: 1, missing_ranks: [], max_steps: null, pace: null, chips: [], precision: { declared: null, executed: {}, unmet: 0 }, tags: [], archived_at: null,
     last: { loss: null, grad_norm: null, loss_scale: null }, worst: { headroom: "-Infinity", layer: "a", kind: "act_in", step: 2 },
     alerts: { critical: 0, warning: 0, info: 0 }, alerts_past: { critical: 0, warning: 0, info: 0 },
   };

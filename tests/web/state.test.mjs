@@ -21,6 +21,12 @@ const RUN = {
   overhead: null,
   world: 1,
   missing_ranks: [],
+  max_steps: null,
+  pace: null,
+  chips: [],
+  precision: { declared: null, executed: {}, unmet: 0 },
+  tags: [],
+  archived_at: null,
 };
 
 test("only a run that goes on is followed again after a look at some steps", () => {

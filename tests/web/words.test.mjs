@@ -4,7 +4,8 @@ import test from "node:test";
 import { FIGURES } from "../../web/data/cards.js";
 import { FAMILIES } from "../../web/data/health.js";
 import { ORDERS, OUTCOMES, STATES, TABS } from "../../web/data/desk-route.js";
-import { KINDS, SORTS } from "../../web/data/route.js";
+import { KINDS } from "../../web/data/route.js";
+import { ALERT_FILTERS, ARCHIVE_FILTERS, RUN_SORTS, RUN_STATES } from "../../web/data/run-list.js";
 import { METRICS } from "../../web/data/scale.js";
 import { GROUPS, LAYER_SORTS } from "../../web/data/arrange.js";
 import { RUN_TABS } from "../../web/data/tab-fields.js";
@@ -29,10 +30,12 @@ test("everything the data can hold has a word", () => {
   const keys = [
     ...Object.keys(METRICS).flatMap((metric) => [`metric.${metric}`, `meaning.${metric}`]),
     ...KINDS.map((kind) => `kind.${kind}`),
-    ...SORTS.map((sort) => `runs.${sort}`),
+    ...Object.keys(RUN_SORTS).map((sort) => `runs.${sort}`),
+    ...ALERT_FILTERS.map((name) => `runs.alerts_${name}`),
+    ...ARCHIVE_FILTERS.map((name) => `runs.archived_${name}`),
     ...[...Object.keys(FAMILIES), "system"].map((family) => `family.${family}`),
     ...Object.values(FAMILIES).flat().map((kind) => `alert.${kind}`),
-    ...["live", "stalled", "finished", "failed", "lost"].map((state) => `state.${state}`),
+    ...RUN_STATES.map((state) => `state.${state}`),
     ...GROUPS.map((name) => `group.${name}`),
     ...LAYER_SORTS.map((name) => `sort.${name}`),
     ...[...TABS, ...STATES].map((name) => `desk.${name}`),

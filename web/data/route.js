@@ -8,14 +8,12 @@ export const KINDS = ["grad", "act", "act_in", "act_grad", "weight", "update"];
 
 /** Stands until the run's worst headroom says which kind to look at first. */
 export const AUTO_KIND = "auto";
-export const SORTS = ["started", "name", "step", "headroom", "alerts"];
 
 /**
  * @typedef {object} Route
  * @property {"runs" | "run" | "alerts" | "compare"} page
  * @property {string} run name, "" on the list
  * @property {string} tab of a run, one of RUN_TABS
- * @property {string} sort column of the list
  * @property {string} kind one of KINDS, or AUTO_KIND
  * @property {string} metric
  * @property {string} format
@@ -32,7 +30,6 @@ export const HOME = Object.freeze({
   page: "runs",
   run: "",
   tab: "overview",
-  sort: "started",
   kind: AUTO_KIND,
   metric: "headroom",
   format: "auto",
@@ -62,7 +59,6 @@ export function parseRoute(hash) {
     page: comparing ? "compare" : inRun ? "run" : "runs",
     run: inRun ? decode(name ?? "") : "",
     tab: place,
-    sort: oneOf(fields.get("sort"), SORTS, HOME.sort),
     kind: oneOf(fields.get("kind"), KINDS, HOME.kind),
     metric: oneOf(fields.get("metric"), Object.keys(METRICS), HOME.metric),
     format: fields.get("format") ?? HOME.format,
@@ -79,7 +75,7 @@ export function parseRoute(hash) {
 export function formatRoute(route) {
   if (route.page === "alerts") return formatDesk(route.desk);
   const fields = new URLSearchParams();
-  for (const key of /** @type {const} */ (["sort", "kind", "metric", "format", "from", "to", "layer", "step"])) {
+  for (const key of /** @type {const} */ (["kind", "metric", "format", "from", "to", "layer", "step"])) {
     const value = route[key];
     if (value !== null && value !== HOME[key]) fields.set(key, String(value));
   }

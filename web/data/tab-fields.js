@@ -1,6 +1,7 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
 import { GROUPS, LAYER_SORTS } from "./arrange.js";
+import { ALERT_FILTERS, ARCHIVE_FILTERS, RUN_SORTS } from "./run-list.js";
 
 /** Tabs of a run, in the order they are offered. */
 export const RUN_TABS = ["overview", "layers", "scaler", "devices", "config"];
@@ -18,7 +19,18 @@ const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_cels
 
 /** @type {Readonly<Record<string, Fields>>} page, or tab of a run -> fields */
 const FIELDS = {
-  runs: { find: null, pick: null },
+  runs: {
+    find: null,
+    state: /^(live|stalled|finished|failed|lost)(,(live|stalled|finished|failed|lost)){0,4}$/,
+    tag: null,
+    chip: null,
+    precision: null,
+    alerts: ALERT_FILTERS,
+    archived: ARCHIVE_FILTERS,
+    sort: Object.keys(RUN_SORTS),
+    order: ["asc", "desc"],
+    pick: null,
+  },
   compare: { runs: null, x: ["tokens", "time"], smooth: ["10", "50"], of: ["absmax"], a: /^[0-7]$/, b: /^[0-7]$/ },
   overview: {},
   layers: { filter: null, group: GROUPS, sort: LAYER_SORTS, open: null },

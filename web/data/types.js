@@ -12,6 +12,8 @@
  * @property {string} state live | stalled | finished | failed | lost
  * @property {number} attempt
  * @property {number} steps
+ * @property {number | null} max_steps after which the trainer stops; null where it does not say
+ * @property {{ seconds_per_step: number, steps: number, seconds: number } | null} pace mean over the last `seconds` of training
  * @property {string | null} started_at
  * @property {string | null} heartbeat_at
  * @property {string | null} finished_at
@@ -23,6 +25,10 @@
  * @property {import("./overhead.js").Overhead | null} overhead what the agent costs
  * @property {number} world ranks of the present attempt
  * @property {number[]} missing_ranks the first ones that have reported nothing
+ * @property {{ name: string, count: number }[]} chips most first
+ * @property {{ declared: string | null, executed: Record<string, number>, unmet: number }} precision executed: layers by format; unmet: layers that did something else than declared
+ * @property {string[]} tags
+ * @property {string | null} archived_at
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo

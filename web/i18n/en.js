@@ -6,6 +6,7 @@ import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
 import { overviewWords } from "./en-overview.js";
+import { runWords } from "./en-runs.js";
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -37,28 +38,6 @@ export const en = {
   "signin.why": "This server asks for a token. It printed one when it first started; ask whoever runs it.",
   "signin.token": "Token",
   "signin.submit": "Sign in",
-  "runs.summary": "{runs} {runs|run|runs} \u00b7 {live} live \u00b7 {critical} critical {critical|alert|alerts} open",
-  "runs.name": "Run",
-  "runs.headroom": "Worst headroom",
-  "runs.layer": "In layer",
-  "runs.alerts": "Alerts",
-  "runs.step": "Step",
-  "runs.loss": "Loss",
-  "runs.trend": "Loss so far",
-  "runs.started": "Started",
-  "runs.duration": "Duration",
-  "runs.attempts": "in {n} attempts",
-  "runs.silent": "silent for {time}",
-  "runs.compare": "Compare",
-  "runs.pick": "Compare {run}",
-  "runs.pick_more": "Pick another run to compare",
-  "runs.compare_n": "Compare {n} runs",
-  "runs.unpick": "Pick none",
-  "runs.find": "Find",
-  "runs.find_hint": "name, state or layer",
-  "runs.found": "{n} of {all} runs",
-  "runs.empty": "No run yet",
-  "runs.empty_hint": "A run appears here with its first step. In the training script:",
   "state.live": "live",
   "state.stalled": "stalled",
   "state.finished": "finished",
@@ -274,5 +253,6 @@ export const en = {
   ...deskWords,
   ...layerWords,
   ...overviewWords,
+  ...runWords,
   ...scalerWords,
 };

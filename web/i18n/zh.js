@@ -6,6 +6,7 @@ import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
 import { overviewWords } from "./zh-overview.js";
+import { runWords } from "./zh-runs.js";
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -38,28 +39,6 @@ export const zh = {
   "signin.why": "此服务器需要令牌。令牌在首次启动时打印，请向管理员索取。",
   "signin.token": "令牌",
   "signin.submit": "登录",
-  "runs.summary": "{runs} 个运行 · {live} 个进行中 · {critical} 条严重告警未解决",
-  "runs.name": "运行",
-  "runs.headroom": "最小余量",
-  "runs.layer": "所在层",
-  "runs.alerts": "告警",
-  "runs.step": "步",
-  "runs.loss": "损失",
-  "runs.trend": "损失走势",
-  "runs.started": "开始时间",
-  "runs.duration": "时长",
-  "runs.attempts": "共 {n} 次启动",
-  "runs.silent": "已静默 {time}",
-  "runs.compare": "对比",
-  "runs.pick": "对比 {run}",
-  "runs.pick_more": "再选一个运行以对比",
-  "runs.compare_n": "对比 {n} 个运行",
-  "runs.unpick": "取消选择",
-  "runs.find": "查找",
-  "runs.find_hint": "名称、状态或层",
-  "runs.found": "{n} / {all} 个运行",
-  "runs.empty": "还没有运行",
-  "runs.empty_hint": "运行完成第一步后会出现在这里。在训练脚本中加入：",
   "state.live": "进行中",
   "state.stalled": "停滞",
   "state.finished": "已完成",
@@ -275,5 +254,6 @@ export const zh = {
   ...deskWords,
   ...layerWords,
   ...overviewWords,
+  ...runWords,
   ...scalerWords,
 };

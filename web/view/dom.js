@@ -45,6 +45,16 @@ export function patch(parent, children) {
     const key = described.get(node)?.props["key"];
     if (key !== undefined) keyed.set(String(key), node);
   }
+  // What is gone goes first: the rest then stays where it is, and keeps the focus that a move would take.
+  if (keyed.size > 0) {
+    const wanted = new Set(children.map((child) => (typeof child === "string" ? undefined : child.props["key"])).filter((key) => key !== undefined).map(String));
+    for (const [key, node] of keyed) {
+      if (wanted.has(key)) continue;
+      keyed.delete(key);
+      dispose(node);
+      node.remove();
+    }
+  }
   let next = parent.firstChild;
   for (const child of children) {
     const held = typeof child === "string" ? undefined : child.props["key"] === undefined ? undefined : keyed.get(String(child.props["key"]));
@@ -85,6 +95,8 @@ function refresh(node, child) {
     if (node.nodeValue !== child) node.nodeValue = child;
     return;
   }
+  // The very same description: whoever made it kept it because nothing has changed.
+  if (described.get(node) === child) return;
   const element = /** @type {HTMLElement} */ (node);
   const before = described.get(node)?.props ?? {};
   for (const name of Object.keys(before)) if (!(name in child.props)) setProp(element, name, undefined);
@@ -92,13 +104,16 @@ function refresh(node, child) {
   const island = child.props["island"];
   if (!island) patch(element, child.children);
   // After the children: a select can only show an option that it has.
-  for (const [name, value] of Object.entries(child.props)) if (value !== before[name] || (AS_PROPERTY.has(name) && !typedInto(element, name))) setProp(element, name, value);
+  for (const [name, value] of Object.entries(child.props)) if (differs(name, before[name], value) || (AS_PROPERTY.has(name) && !typedInto(element, name))) setProp(element, name, value);
   described.set(node, child);
   if (!island) return;
   let live = islands.get(node);
   if (!live) islands.set(node, (live = island.create(element)));
   live.update(island.data);
 }
+
+/** Styles are made anew each time; to set them again costs a new layout though they are the same. @param {string} name @param {any} before @param {any} value */
+const differs = (name, before, value) => before !== value && (name !== "style" || JSON.stringify(before) !== JSON.stringify(value));
 
 /** Whether a person is writing there: what stands is then theirs until something else is said. @param {HTMLElement} element @param {string} name */
 function typedInto(element, name) {

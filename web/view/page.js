@@ -11,7 +11,7 @@ import { h } from "./dom.js";
 import { severityMark } from "./marks.js";
 import { failure, loading } from "./notes.js";
 import { runPage } from "./run/page.js";
-import { runsPage } from "./runs.js";
+import { runsPage } from "./runs/page.js";
 import { signIn } from "./signin.js";
 
 /** @typedef {import("../state.js").State} State */
@@ -37,7 +37,7 @@ function header(state, context) {
   const { route } = state;
   const other = state.language === "en" ? "zh" : "en";
   const light = state.theme === "light";
-  const list = act.link({ ...HOME, sort: route.sort });
+  const list = act.link({ ...HOME, own: state.list.left });
   return h(
     "header",
     { class: isFresh(state) ? "top" : "top stale" },

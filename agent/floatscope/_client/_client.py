@@ -44,9 +44,9 @@ class Client:
             transport = HTTPTransport(server, token or os.environ.get("FLOATSCOPE_TOKEN") or None, timeout_s)
         self._transport = transport
 
-    def runs(self) -> list[dict[str, Any]]:
-        """All runs, newest first, as ``GET /api/v1/runs`` lists them."""
-        found: list[dict[str, Any]] = self._json("/api/v1/runs")
+    def runs(self, *, archived: bool = False) -> list[dict[str, Any]]:
+        """All runs, newest first, as ``GET /api/v1/runs`` lists them; with ``archived`` also those that are."""
+        found: list[dict[str, Any]] = self._json("/api/v1/runs", {"archived": "true" if archived else None})
         return found
 
     def run(self, name: str) -> dict[str, Any]:

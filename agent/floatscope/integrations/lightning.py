@@ -8,6 +8,7 @@ Under ``floatscope run`` nothing has to be written.
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from typing import Any
 
@@ -71,6 +72,8 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
             hparams = {str(name): plain(value) for name, value in pl_module.hparams.items()}
             arguments = {"lightning": _arguments(trainer), "hparams": hparams}
             scaler = getattr(trainer.precision_plugin, "scaler", None)
+        with _reading:
+            facts["max_steps"] = _planned_steps(trainer, pl_module)
         self._seen = trainer.global_step
         kept, self._kept = self._kept, {}
         steps = kept.get("steps")
@@ -126,6 +129,15 @@ class FloatscopeCallback(_package.Callback):  # type: ignore[misc, name-defined]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ANN401
         """Send what is left, of a training that failed."""
         self._training.end(failed=True)
+
+
+def _planned_steps(trainer: Any, pl_module: Any) -> int | None:  # noqa: ANN401
+    """The step to stop after; None where there is none, or where batches may have any number of steps."""
+    varies = any(isinstance(one, _package.callbacks.GradientAccumulationScheduler) for one in trainer.callbacks)
+    if varies or not pl_module.automatic_optimization:
+        return None
+    planned = trainer.estimated_stepping_batches
+    return int(planned) if 0 < planned < math.inf else None
 
 
 def _facts(trainer: Any) -> dict[str, object]:  # noqa: ANN401

@@ -61,7 +61,7 @@ class FloatscopeCallback(TrainerCallback):  # type: ignore[misc]
         arguments: dict[str, dict[str, object]] = {}
         run: str | None = None
         with _reading:
-            facts = _facts(args)
+            facts = _facts(args, state)
             arguments = {"transformers": of_dataclass(args), **_llamafactory.arguments(args)}
             run = _resumed_run(state) if state.global_step else None
         self._training.begin(
@@ -105,12 +105,13 @@ def _resumed_run(state: Any) -> str | None:  # noqa: ANN401
     return run if isinstance(run, str) else None
 
 
-def _facts(args: Any) -> dict[str, object]:  # noqa: ANN401
-    """Who trains, and the precision that was asked for."""
+def _facts(args: Any, state: Any) -> dict[str, object]:  # noqa: ANN401
+    """Who trains, the precision that was asked for, and the step to stop after, which epochs alone do not tell."""
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     facts: dict[str, object] = {
         "framework": {"name": "transformers", "version": transformers.__version__},
         "declared_precision": precision,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "max_steps": state.max_steps,
     }
     return facts | _llamafactory.facts(args)

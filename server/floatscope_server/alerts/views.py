@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -15,11 +15,12 @@ from floatscope_server.jsontext import stamp
 from floatscope_server.settings import Settings
 
 __all__ = [
-    "alert_tally",
+    "alert_tallies",
     "alert_view",
     "alerts_of",
     "delivery_view",
     "endpoint_view",
+    "no_alerts",
     "silence_view",
     "webhook_body",
 ]
@@ -61,21 +62,25 @@ def alerts_of(session: Session, run_id: int) -> list[dict[str, Any]]:
     return [alert_view(alert) for alert in rows]
 
 
-def alert_tally(session: Session, run_id: int) -> dict[str, dict[str, int]]:
-    """{"alerts": open ones, "alerts_past": resolved ones}, each by severity. An alert that gained severity and went on
-    as another one counts once, as that one."""
-    tally = {name: {"critical": 0, "warning": 0, "info": 0} for name in ("alerts", "alerts_past")}
-    fired = (
-        Alert.run_id == run_id,
-        Alert.state != "pending",
-        col(Alert.resolved_reason).is_distinct_from("superseded"),
+def alert_tallies(session: Session, runs: Collection[int] | None) -> dict[int, dict[str, dict[str, int]]]:
+    """Of each run, or those in ``runs``, that has any: {"alerts": open ones, "alerts_past": resolved ones}, each by
+    severity. An alert that gained severity and went on as another one counts once, as that one."""
+    query = (
+        select(Alert.run_id, Alert.state, Alert.severity, func.count())
+        .where(Alert.state != "pending", col(Alert.resolved_reason).is_distinct_from("superseded"))
+        .group_by(col(Alert.run_id), Alert.state, Alert.severity)
     )
-    rows = session.exec(
-        select(Alert.state, Alert.severity, func.count()).where(*fired).group_by(Alert.state, Alert.severity)
-    )
-    for state, severity, count in rows:
-        tally["alerts_past" if state == "resolved" else "alerts"][severity] += count
-    return tally
+    if runs is not None:
+        query = query.where(col(Alert.run_id).in_(runs))
+    tallies: dict[int, dict[str, dict[str, int]]] = {}
+    for run, state, severity, count in session.exec(query):
+        tallies.setdefault(run, no_alerts())["alerts_past" if state == "resolved" else "alerts"][severity] += count
+    return tallies
+
+
+def no_alerts() -> dict[str, dict[str, int]]:
+    """The tally of a run without any."""
+    return {name: {"critical": 0, "warning": 0, "info": 0} for name in ("alerts", "alerts_past")}
 
 
 def endpoint_view(endpoint: Endpoint) -> dict[str, Any]:

@@ -13,8 +13,9 @@ EXAMPLE = "floatscope runs --data ./floatscope-data --json"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     source.configure(parser)
+    parser.add_argument("--archived", action="store_true", help="list archived runs too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the list; 2 if it cannot be had."""
-    return source.answer(args, None)
+    return source.answer(args, None, archived=args.archived)

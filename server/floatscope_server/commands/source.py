@@ -21,6 +21,7 @@ from floatscope_server.settings import DEFAULT_PORT, Settings
 __all__ = ["UnansweredError", "answer", "ask", "configure", "configure_place", "judged"]
 
 _TIMEOUT_S = 30.0
+_ALL_RUNS = "/api/v1/runs?archived=true"
 _POINTS = 20_000
 _LAST_STEPS = 200_000
 """The most that a server gives and judges at a time."""
@@ -55,7 +56,7 @@ def judged(server: str | None, folder: str | None, name: str) -> dict[str, Any]:
 
         content: dict[str, Any] = _read_folder(folder, name, judge_run)
         return content
-    known = [run["name"] for run in ask(server, "/api/v1/runs")]
+    known = [run["name"] for run in ask(server, _ALL_RUNS)]
     if name not in known:
         raise _unknown(name, known)
     path = f"/api/v1/runs/{urllib.parse.quote(name, safe='')}"
@@ -64,11 +65,12 @@ def judged(server: str | None, folder: str | None, name: str) -> dict[str, Any]:
     return {**ask(server, f"{path}/rules/preview?last_steps={_LAST_STEPS}", b"{}"), "series": shown}
 
 
-def answer(args: argparse.Namespace, name: str | None) -> int:
-    """Print the run ``name``, or the list of runs; exit status 0, or 2 if there is no answer."""
+def answer(args: argparse.Namespace, name: str | None, *, archived: bool = False) -> int:
+    """Print the run ``name``, or the list of runs, with ``archived`` also those that are; exit status 0, or 2 if there
+    is no answer."""
     server = args.server or (None if args.data else os.environ.get("FLOATSCOPE_SERVER"))
     try:
-        content = _from_server(server, name) if server else _from_folder(args.data, name)
+        content = _from_server(server, name, archived) if server else _from_folder(args.data, name, archived)
     except UnansweredError as error:
         print(readable(f"floatscope: {error}"), file=sys.stderr)
         return 2
@@ -87,11 +89,10 @@ def _unknown(name: str, known: list[str]) -> UnansweredError:
     return UnansweredError(f"there is no run {name!r}; there are: {listed}")
 
 
-def _from_server(server: str, name: str | None) -> Any:  # noqa: ANN401 - JSON
-    runs = ask(server, "/api/v1/runs")
+def _from_server(server: str, name: str | None, archived: bool) -> Any:  # noqa: ANN401 - JSON
     if name is None:
-        return runs
-    known = [run["name"] for run in runs]
+        return ask(server, _ALL_RUNS if archived else "/api/v1/runs")
+    known = [run["name"] for run in ask(server, _ALL_RUNS)]
     if name not in known:
         raise _unknown(name, known)
     return ask(server, f"/api/v1/runs/{urllib.parse.quote(name, safe='')}")
@@ -131,13 +132,13 @@ def ask(server: str, path: str, body: bytes | None = None) -> Any:  # noqa: ANN4
         ) from error
 
 
-def _from_folder(folder: str | None, name: str | None) -> Any:  # noqa: ANN401 - JSON
+def _from_folder(folder: str | None, name: str | None, archived: bool) -> Any:  # noqa: ANN401 - JSON
     try:
         from floatscope_server.offline import read_run, read_runs
     except ModuleNotFoundError as error:
         raise UnansweredError(f'{error.name} is missing; type: pip install "floatscope[server]"') from error
     if name is None:
-        return _read_folder(folder, "", lambda settings, _name: read_runs(settings))
+        return _read_folder(folder, "", lambda settings, _name: read_runs(settings, archived=archived))
     return _read_folder(folder, name, read_run)
 
 
@@ -155,4 +156,4 @@ def _read_folder(folder: str | None, name: str, read: Callable[[Settings, str], 
     except StoreError as error:
         raise UnansweredError(str(error)) from error
     except UnknownRunError:
-        raise _unknown(name, [run["name"] for run in read_runs(settings)]) from None
+        raise _unknown(name, [run["name"] for run in read_runs(settings, archived=True)]) from None

@@ -56,9 +56,11 @@ def split(text: str | None) -> tuple[str, ...] | None:
 
 
 @router.get("/runs")
-async def runs(services: Running) -> Response:
-    """All runs, newest first."""
-    return await services.answer(lambda session: JSONText(run_list(session)))
+async def runs(
+    services: Running, archived: Annotated[bool, Query(description="Those that were archived too.")] = False
+) -> Response:
+    """All runs that are not archived, newest first."""
+    return await services.answer(lambda session: JSONText(run_list(session, archived=archived)))
 
 
 @router.get("/runs/{run}")

@@ -14,6 +14,7 @@ from sqlmodel import Session, SQLModel, select
 
 from floatscope import wire
 from floatscope_server.database import append, upsert, utc
+from floatscope_server.declared import executed
 from floatscope_server.jsontext import plain
 from floatscope_server.models import (
     CONTINUED,
@@ -290,6 +291,7 @@ class Batch:
             self._mapped.add(writer.id)
         if changed:
             run.layers = MappingProxyType(table)
+            run.glance.executed = executed(table.values())
             self.relayered.add(run.name)
             upsert_layers(self._connection, run, changed)
         return tuple(changed)

@@ -15,6 +15,7 @@ from floatscope_server.frame import Frame, headroom_bits
 from floatscope_server.jsontext import number, plain
 from floatscope_server.operands import has_judged_limit, operand_of
 from floatscope_server.query.fields import headroom
+from floatscope_server.store.pace import Pace
 
 __all__ = ["Glance"]
 
@@ -22,6 +23,7 @@ __all__ = ["Glance"]
 _POINTS = 60
 _BUCKET = 16
 _BUCKETS = 4
+_STEP_TIME = "step_time_s"
 
 
 class Glance:
@@ -44,6 +46,11 @@ class Glance:
         ]
         self.cost: dict[str, Any] | None = stored.get("cost")
         """What the agent costs: {share, budget, limit, every} of the rank that pays most; None until one says so."""
+        self.declared: dict[str, Any] = stored.get("declared", {})
+        """What the configuration of the present attempt promises, as ``declared.declared`` has it."""
+        self.executed: dict[str, Any] = stored.get("executed", {})
+        """What its layers computed in, as ``declared.executed`` has it."""
+        self.pace = Pace(stored.get("pace", ()))
         self._table: Mapping[int, wire.Layer] = {}
         self._known: dict[str, npt.NDArray[np.float64]] = {}
 
@@ -56,6 +63,9 @@ class Glance:
                 "loss": self._loss,
                 "worst": self._worst,
                 "cost": self.cost,
+                "declared": self.declared,
+                "executed": self.executed,
+                "pace": self.pace.stored(),
             }
         )
         assert isinstance(content, dict)
@@ -81,6 +91,7 @@ class Glance:
         """Forget what a new attempt that begins at ``first_step`` supersedes."""
         self._loss = [(cell, value) for cell, value in self._loss if cell * self._stride < first_step]
         self._worst = []
+        self.pace.restart()
 
     def add(
         self, body: wire.Body, layers: Mapping[int, wire.Layer], *, rank: int, merged: Sequence[wire.Scalars] = ()
@@ -89,6 +100,8 @@ class Glance:
         for series in (*(body.scalars if rank == 0 else ()), *merged):
             if series.name in self.SHOWN:
                 self._scalars(series)
+            elif series.name == _STEP_TIME:
+                self.pace.add(np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8"))
         for part in body.summaries:
             self._headroom(part, layers)
 

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, select
 
 from floatscope import wire
 from floatscope_server.database import utc
+from floatscope_server.declared import declared
 from floatscope_server.jsontext import plain
 from floatscope_server.models import Attempt, Run, StepEvent, Writer
 from floatscope_server.settings import Settings
@@ -108,11 +109,17 @@ def greet(
             first = session.exec(select(Run.config).where(Run.id == run.id)).one()
             own = None if config == first else config
             _new_attempt(session, run, attempt, identity, began, now, own)
+            if attempt == run.attempt:
+                run.glance.declared = declared(config)
         writer = _new_writer(session, run, attempt, hello, now)
         ledger.add(run, writer)
     writer.seen_at = now
     if not hello.gone:
         writer.bye = None  # whoever follows a log goes on where it said goodbye
+        # What trains is for all to see.
+        session.execute(
+            update(Run).where(col(Run.id) == run.id, col(Run.archived_at).is_not(None)).values(archived_at=None)
+        )
     run.worlds[writer.attempt] = max(run.worlds[writer.attempt], _world(identity))
     batch.touch(run, writer)
     batch.name_layers(run, writer, hello.layers)

@@ -16,7 +16,7 @@ from floatscope._attach.frameworks.lightning import callbacks
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._patches import active_patches
-from floatscope.integrations.lightning import FloatscopeCallback
+from floatscope.integrations.lightning import FloatscopeCallback, _planned_steps
 
 STEPS = 4
 
@@ -109,6 +109,27 @@ def test_every_step_and_layer_is_there_and_nothing_changes(tmp_path: Path, preci
     assert executed["act"] == ("bf16" if precision == "bf16-mixed" else "fp32")
     assert all(norm and norm > 0.5 for norm in sink.scalar("grad_norm"))
     assert all(share and share < 1 for share in sink.scalar("clip_coef"))
+
+
+def planned(folder: Path, module: Module, *callbacks: object, **options: Any) -> object:  # noqa: ANN401
+    """The last step as the run declares it."""
+    told: list[object] = []
+
+    class Looks(pl.Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            told.append(_planned_steps(trainer, pl_module))
+
+    fit(folder, module, Looks(), *callbacks, **options)
+    return told[0]
+
+
+def test_the_last_step_is_known_before_the_first(tmp_path: Path) -> None:
+    # 12 batches an epoch, two of them a step.
+    assert planned(tmp_path, Module(), max_steps=-1, max_epochs=2) == 12
+    assert planned(tmp_path, Module(), max_steps=3, max_epochs=2) == 3
+    assert planned(tmp_path, Module(manual=True), max_steps=3) is None
+    varying = pl.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})
+    assert planned(tmp_path, Module(), varying, max_steps=-1, max_epochs=2, accumulate_grad_batches=1) is None
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._patches import active_patches
 from floatscope._record import StepRecord
-from floatscope.integrations.transformers import FloatscopeCallback
+from floatscope.integrations.transformers import FloatscopeCallback, _facts
 
 STEPS = 4
 TINY = {
@@ -89,6 +89,18 @@ def nonfinite(sink: MemorySink, step: int) -> float:
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
     return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+
+def test_the_last_step_is_known_where_only_epochs_are_given(tmp_path: Path) -> None:
+    told: list[object] = []
+
+    class Looks(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: object, state: object, control: object, **given: object) -> None:
+            told.append(_facts(args, state)["max_steps"])
+
+    # 64 rows, two at a time, two of these a step.
+    trainer(tmp_path, tiny(), Looks(), max_steps=-1, num_train_epochs=0.25).train()
+    assert told == [4]
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])

@@ -9,7 +9,7 @@ import { h } from "../dom.js";
 import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
 import { reportLink } from "../report-link.js";
-import { grade, newestStep } from "../runs.js";
+import { grade, newestStep } from "../runs/cells.js";
 import { configTab } from "./config.js";
 import { devicesTab } from "./devices.js";
 import { layersTab } from "./layers.js";

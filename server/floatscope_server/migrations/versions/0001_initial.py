@@ -99,6 +99,8 @@ def upgrade() -> None:
         sa.Column("progress_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=False),
         sa.Column("seconds_per_step", sa.Float(), nullable=False),
         sa.Column("finished_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=True),
+        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("archived_at", sqlmodel.sql.sqltypes.UTCDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
     )
