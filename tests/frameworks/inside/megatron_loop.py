@@ -11,6 +11,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -45,6 +46,10 @@ def put_the_cpu_in_place() -> None:
     torch.Tensor.type = type_on_a_card  # type: ignore[assignment,method-assign]
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[assignment,method-assign]
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+
+    # Of a card's random numbers, which nothing here draws.
+    CudaRNGStatesTracker.fork = lambda *_, **__: nullcontext()
 
 
 def batches(rank: int) -> Any:  # noqa: ANN401
@@ -139,7 +144,7 @@ def main() -> None:
 
     def loss_of(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         loss = losses.float().mean()
-        return loss, {"lm loss": loss.detach()}
+        return loss, {"lm loss": loss.detach().clone()}  # the schedule divides in place
 
     def forward(iterator: Any, model: Any) -> Any:  # noqa: ANN401
         ids = next(iterator)
