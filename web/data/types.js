@@ -26,7 +26,7 @@
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
- * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
+ * @typedef {{ step: number, layer: string | null, rank: number | null, optimizers: number[], scales: (number | null)[] }} SkippedStep
  * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[], scalars: Record<string, unknown>, config: { doctor?: DoctorVerdict[] } & Record<string, unknown>, checkpoints: { step: number, attempt: number, rank: number | null, detail: Record<string, unknown> }[] }} RunDetail
  * @typedef {{ item: string, status: string, value: string, why: string, fix: string }} DoctorVerdict
  *
