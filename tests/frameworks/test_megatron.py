@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 PROGRAM = Path(__file__).parent / "inside" / "megatron_loop.py"
 STEPS = 6
-TRAINED = 2 + 2 * 6 + 1  # embeddings, in each block norms and projections, the last norm
+TRAINED = 2 + 2 * 6 + 2  # embeddings, in each block norms and projections, the last norm, the output
 CULPRIT = "decoder.layers.1.mlp.linear_fc2"
 
 
