@@ -455,7 +455,7 @@ def test_the_layer_of_a_skipped_step_is_where_it_broke_first(
 def test_a_step_that_two_scalers_skip_names_both(store: Store, pen: MakePen, make: Make) -> None:
     skipped = [{"optimizer": 1, "scale": 2.0}, {"optimizer": 0, "scale": 65536.0}]
     for rank in (0, 1):
-        one = pen(store, writer=f"w{rank}", rank=rank, layers=[make.layer(0, "a")])
+        one = pen(store, writer=f"{rank:032x}", rank=rank, layers=[make.layer(0, "a")])
         events = tuple(wire.Event(step=3, kind="skipped", detail=dict(detail)) for detail in skipped)
         one.deliver(wire.Body(summaries=(make.summaries("grad", 3, np.ones((1, 1))),), events=events))
     with store.read() as session:
