@@ -28,8 +28,8 @@ class LossDivergence:
     averaged_steps: int = 5
     """A record this many steps after the one before averages them."""
     records_from: int = 8
-    """Records needed before one that averages no steps counts: until then its noise is not known, and the best level
-    may be that of one lucky batch."""
+    """With fewer records, which average no steps, the best level may be that of a lucky batch: then three in a row must
+    be above it, none of them lower than the one before."""
     hold: int = 0
     """Steps that the condition must last before it fires."""
     keep: int = 50
@@ -63,7 +63,9 @@ def judge(rule: LossDivergence, window: Window, now: Record) -> Outcome:
     if not earlier or value < rule.lasting * earlier[0][1]:
         return OK
     if window.records < rule.records_from and now.step - window.past[-1][0] < rule.averaged_steps:
-        return OK
+        last = [loss for _, loss in window.past] + [value]
+        if len(earlier) < 2 or last != sorted(last):
+            return OK
     return alert(
         Verdict(
             kind="loss_divergence",
