@@ -129,7 +129,9 @@ def test_one_is_no_plural() -> None:
     ]
     assert shown(attempts=[{}, {}])[0] == "r: finished, 8 steps, 2 attempts, ranks [0]"
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
-    skipped = [{"step": i, "layer": None, "rank": 0, "optimizers": [], "scales": []} for i in range(21)]
+    skipped: list[dict[str, Any]] = [
+        {"step": i, "layer": None, "rank": 0, "optimizers": [], "scales": []} for i in range(21)
+    ]
     assert shown(skipped_steps=skipped)[-1] == "and 1 more skipped step"
 
 

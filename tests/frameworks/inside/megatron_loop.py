@@ -44,7 +44,7 @@ def put_the_cpu_in_place() -> None:
         return str(type_of(tensor)).replace("torch.", "torch.cuda.", 1)
 
     torch.Tensor.type = type_on_a_card  # type: ignore[assignment,method-assign]
-    torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[assignment,method-assign]
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 
