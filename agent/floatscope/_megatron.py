@@ -114,7 +114,7 @@ class MegatronTap:
         while self._undo:
             self._undo.pop()()
 
-    def _follow(self, optimizer: Any) -> OptimizerView | None:  # noqa: ANN401 (one part, Megatron's)
+    def _follow(self, optimizer: Any) -> Any:  # noqa: ANN401 (one part, Megatron's; a view, which passes for torch's)
         """Its view; None where it has nothing of the model."""
         view: Any = self._views.get(optimizer)
         if view is None:
@@ -137,7 +137,7 @@ class MegatronTap:
 
     def before_step(self, optimizer: Any) -> None:  # noqa: ANN401 (one part, Megatron's)
         """Read its gradients, and what the update will be compared with."""
-        view: Any = self._follow(optimizer)
+        view = self._follow(optimizer)
         if view is None:
             return
         held = list(_held(optimizer))
@@ -178,7 +178,8 @@ class MegatronTap:
 
     def after_preparing(self, optimizer: Any, found: object) -> None:  # noqa: ANN401 (one part, Megatron's)
         """Megatron has looked for overflows, over all ranks, and waited for the answer."""
-        number = self._gradients.index_of(self._views[optimizer]) if optimizer in self._views else None
+        view: Any = self._views.get(optimizer)
+        number = self._gradients.index_of(view) if view is not None else None
         if number is not None and getattr(optimizer, "grad_scaler", None) is not None:
             self._recorder.buffer.found_inf[number] = [float(bool(found))]
 

@@ -459,7 +459,9 @@ def test_a_step_that_two_scalers_skip_names_both(store: Store, pen: MakePen, mak
         events = tuple(wire.Event(step=3, kind="skipped", detail=dict(detail)) for detail in skipped)
         one.deliver(wire.Body(summaries=(make.summaries("grad", 3, np.ones((1, 1))),), events=events))
     with store.read() as session:
-        [entry] = show(session, TileReader(1 << 20), run_named(session, "run"))["skipped_steps"]
+        run_id = run_named(session, "run").id
+        assert run_id is not None
+        [entry] = skipped_steps(session, TileReader(1 << 20), run_id)
     assert (entry["step"], entry["optimizers"], entry["scales"]) == (3, [0, 1], [65536.0, 2.0])
 
 

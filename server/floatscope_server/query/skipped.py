@@ -7,7 +7,8 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, col, select
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, col
 
 from floatscope import wire
 from floatscope_server.frame import Frame
@@ -37,14 +38,15 @@ def skipped_steps(session: Session, reader: TileReader, run_id: int) -> list[dic
     table: LayerTable | None = None
     found: list[dict[str, object]] = []
     for stretch in canonical_line(session, run_id):
-        events = session.exec(
-            select(StepEvent.step, StepEvent.rank, StepEvent.layer, StepEvent.certainty, StepEvent.detail)
+        columns = (StepEvent.step, StepEvent.rank, StepEvent.layer, StepEvent.certainty, StepEvent.detail)
+        events = session.execute(
+            select_columns(*map(col, columns))
             .where(
-                StepEvent.run_id == run_id,
-                StepEvent.attempt == stretch.attempt,
-                StepEvent.kind == "skipped",
-                StepEvent.step >= stretch.first,
-                StepEvent.step <= stretch.last,
+                col(StepEvent.run_id) == run_id,
+                col(StepEvent.attempt) == stretch.attempt,
+                col(StepEvent.kind) == "skipped",
+                col(StepEvent.step) >= stretch.first,
+                col(StepEvent.step) <= stretch.last,
             )
             .order_by(col(StepEvent.step), col(StepEvent.rank))
         )
