@@ -4,6 +4,7 @@ import { ApiError, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
 import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
+import { SCALARS } from "./data/overview-series.js";
 import { looksCloser } from "./data/overhead.js";
 import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
@@ -17,7 +18,6 @@ import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 /** @typedef {import("./data/route.js").Route} Route */
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
-const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
 /** Tabs of a run that show the heat map, and so have it followed. */
 const HEAT_TABS = ["overview", "layers"];
 const DEVICE_SECONDS = 300;
@@ -192,7 +192,11 @@ export function createController(store) {
       store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
       const told = message.events.filter((/** @type {{ kind: string }} */ event) => DISAGREEMENTS.includes(event.kind));
       const { data } = state.detail;
-      if (data && told.length > 0) store.set({ detail: { ...state.detail, data: { ...data, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
+      const saved = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "checkpoint").map((/** @type {import("./data/chart-marks.js").Checkpoint} */ event) => ({ ...event, attempt: currentRun(state)?.attempt ?? 1 }));
+      if (data && told.length + saved.length > 0) {
+        const checkpoints = [...data.checkpoints, ...saved];
+        store.set({ detail: { ...state.detail, data: { ...data, checkpoints, checkpoints_saved: data.checkpoints_saved + saved.length, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
+      }
     } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
     else if (message.type === "layers") void loadHeat();
     else if (message.type === "resync") reload();

@@ -18,6 +18,7 @@ from floatscope_server.blocks import pack
 from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json
 from floatscope_server.observation import Observation
+from floatscope_server.query.devices import sample_of
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.layertable import log2_limits
 from floatscope_server.query.runs import run_list
@@ -155,7 +156,7 @@ class LiveHub:
                 steps = np.frombuffer(series.steps, "<i8").tolist()
                 values = np.frombuffer(series.values, "<f8").tolist()
                 pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
-            pending.devices += [{**msgspec.structs.asdict(d), "rank": observation.rank} for d in body.devices]
+            pending.devices += [sample_of(device, observation.rank) for device in body.devices]
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
             pending.summaries += [(summary, observation.layers) for summary in body.summaries]
 
