@@ -10,6 +10,7 @@ from torch import nn
 
 from floatscope._deepspeed import is_deepspeed_optimizer, model_parameters
 from floatscope._gradients import parameters_of
+from floatscope._megatron import is_megatron_optimizer, megatron_parameters
 from floatscope._operands import CASTS, CastsOperands, Operand
 from floatscope._own_ops import OwnOperations
 from floatscope._zero import is_spread
@@ -17,7 +18,7 @@ from floatscope._zero import is_spread
 __all__ = ["Optimizer", "Optimizers", "checked"]
 
 Optimizer = torch.optim.Optimizer | Any
-"""One of torch, or of DeepSpeed, whose types are the user's to import."""
+"""One of torch, of DeepSpeed or of Megatron, whose types are the user's to import."""
 Optimizers = Optimizer | Sequence[Optimizer] | None
 
 
@@ -53,7 +54,7 @@ def _listed(optimizer: object) -> list[Optimizer]:
     # A network may be iterable too, over its layers.
     listed: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
     for one in listed:
-        if not isinstance(one, torch.optim.Optimizer) and not is_deepspeed_optimizer(one):
+        if not (isinstance(one, torch.optim.Optimizer) or is_deepspeed_optimizer(one) or is_megatron_optimizer(one)):
             wrong = one if isinstance(optimizer, list | tuple) else optimizer
             raise ValueError(
                 f"optimizer: expected torch.optim.Optimizer or a sequence of them, got {type(wrong).__name__}"
@@ -64,7 +65,7 @@ def _listed(optimizer: object) -> list[Optimizer]:
 def _updated_by(optimizer: Optimizer) -> Iterable[torch.Tensor]:
     if isinstance(optimizer, torch.optim.Optimizer):
         return parameters_of(optimizer)
-    return model_parameters(optimizer)
+    return megatron_parameters(optimizer) if is_megatron_optimizer(optimizer) else model_parameters(optimizer)
 
 
 def _check_operands(name: str, module: CastsOperands) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from floatscope._gradients import GradientTap
+from floatscope._optimizer_view import OptimizerView
 from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
 from floatscope._step_buffer import FIRST_SCALER
@@ -54,21 +55,6 @@ def model_parameters(optimizer: object) -> Iterator[torch.Tensor]:
     return (parameter for group in _groups(optimizer) for parameter in group)
 
 
-class _View:
-    """Such an optimizer with the model's parameters in ``param_groups``, as the tap of gradients takes optimizers."""
-
-    def __init__(self) -> None:
-        self.param_groups: list[dict[str, Any]] = []
-
-    def renew(self, optimizer: Any) -> list[torch.Tensor]:  # noqa: ANN401 (DeepSpeed's)
-        """Take over what ``optimizer`` has now; the parameters."""
-        parameters = list(model_parameters(optimizer))
-        # ZeRO-3 divides groups further: of them only the learning rates are needed.
-        rates = [group["lr"] for group in optimizer.param_groups]
-        self.param_groups = [{"params": [] if at else parameters, "lr": rate} for at, rate in enumerate(rates)]
-        return parameters
-
-
 def _listed(optimizer: Any) -> dict[int, torch.Tensor]:  # noqa: ANN401 (DeepSpeed's)
     """By the identity of a parameter what ZeRO has of its reduced gradient on this rank, once a backward pass ended.
 
@@ -94,8 +80,8 @@ class DeepSpeedTap:
     def __init__(self, recorder: Recorder, gradients: GradientTap) -> None:
         self._recorder = recorder
         self._gradients = gradients
-        self._views: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """``_View`` of each optimizer, which the other taps take for one of torch."""
+        self._views: weakref.WeakKeyDictionary[Any, OptimizerView] = weakref.WeakKeyDictionary()
+        """Of each optimizer, which the other taps take for one of torch."""
         self._read = 0
         self._undo: list[Callable[[], None]] = []
 
@@ -122,10 +108,11 @@ class DeepSpeedTap:
         if not any(layer_of(parameter) is not None for parameter in model_parameters(optimizer)):
             return
         if optimizer not in self._views:
-            self._views[optimizer] = _View()
+            self._views[optimizer] = OptimizerView()
             self._gradients.follow(self._views[optimizer])
-        view = self._views[optimizer]
-        parameters = view.renew(optimizer)
+        view: Any = self._views[optimizer]
+        parameters = list(model_parameters(optimizer))
+        view.renew(parameters, [group["lr"] for group in optimizer.param_groups])
         self._gradients.begin(view)
         scaled = self._keep_scale(optimizer)
         # What rounding takes from a weight in bf16 its copy in float32 keeps: nothing is swallowed.
@@ -165,7 +152,7 @@ class DeepSpeedTap:
 
     def after_step(self, optimizer: Any) -> None:  # noqa: ANN401 (DeepSpeed's)
         """Compare with what was before; note what the optimizer found."""
-        view = self._views.get(optimizer)
+        view: Any = self._views.get(optimizer)
         if view is None:
             return
         self._gradients.has_stepped(view)

@@ -40,6 +40,7 @@ class GradientTap:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._adopting = not optimizers
+        self._passed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._lists = GradientLists(recorder)
         self._last: tuple[Callable[[], object], frozenset[int]] = (_nothing, frozenset())
         """The optimizer that was read last and has not stepped since, and the identities of its parameters."""
@@ -99,6 +100,8 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
+        if optimizer in self._passed_over:
+            return None
         known = self._numbers.get(id(optimizer))
         if known is not None and self._optimizers[known]() is optimizer:
             return known
@@ -118,6 +121,10 @@ class GradientTap:
         self._numbers = {key: other for key, other in self._numbers.items() if other != number}
         self._numbers[id(optimizer)] = number
         return number
+
+    def pass_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """``optimizer`` is inside one that is followed, and no other one."""
+        self._passed_over.add(optimizer)
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]

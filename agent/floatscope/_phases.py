@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -18,6 +19,7 @@ from floatscope._recorder import Recorder
 __all__ = ["DevicePhases", "Mark", "Phases", "marks_of"]
 
 _PHASES = ("data", "forward", "backward", "optimizer")
+_MEGATRON_S = "megatron.core.pipeline_parallel.schedules"
 _MOST = 256
 """Marks of a step on a card, each some 3 us of the host: a step of more micro-batches tells no phases."""
 
@@ -104,6 +106,9 @@ class Phases:
 
         self._undo.append(observe(torch.autograd, "backward", _Backward(self)))
         self._undo.append(observe(_BaseDataLoaderIter, "__next__", _Data(self)))
+        if (schedules := sys.modules.get(_MEGATRON_S)) is not None:
+            # It calls the engine itself.
+            self._undo.append(observe(schedules, "custom_backward", _Backward(self)))
         tap.optimizing, tap.optimized = self._optimizing, self._optimized
         self._undo.append(restore)
 

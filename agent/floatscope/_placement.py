@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from floatscope._megatron_ranks import is_a_stage, shared_parameters, wrappers_around
 from floatscope._zero import group_of, is_spread
 
 __all__ = [
@@ -47,6 +48,7 @@ DATA = Placement("data")
 LOCAL = Placement("local")
 
 _UNKNOWN = "not merged over ranks: nothing says how its parameters are spread (no DDP, FSDP or DTensor)"
+_STAGES = "not merged over ranks: stages of Megatron's pipeline give one name to different layers"
 _PARTIAL = "not merged over ranks: partial DTensors, which a reduction has yet to finish"
 _ENGINE = "deepspeed.runtime.engine"
 
@@ -76,6 +78,14 @@ def dtensor_placement(placements: Sequence[Any], coordinate: Sequence[int] | Non
     return Placement("replica" if all(replicated) else "shard", -1 if original == own else original)
 
 
+class _Wrapped(NamedTuple):
+    """A parameter that a wrapper has, and what that makes of its values and of its gradient."""
+
+    parameter: weakref.ref[torch.Tensor]
+    weight: Placement
+    gradient: Placement
+
+
 class Ranks:
     """Placements of one model's tensors on ``rank`` of ``world``; decided when a tensor is first met."""
 
@@ -86,8 +96,9 @@ class Ranks:
         self._ddp: list[weakref.ref[nn.Module]] = []
         self._known: dict[tuple[int, bool], tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
         self._meshes: dict[tuple[int, tuple[Any, ...]], tuple[Any, Placement]] = {}
-        self._wrapped: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] | None = None
+        self._wrapped: dict[int, _Wrapped] | None = None
         self._partial_groups = False
+        self._is_a_stage = any(map(is_a_stage, wrappers_around(model)))
         self.revision = 0
         """Grows when something was learned that changes placements."""
         self.gradients: set[str] = set()
@@ -104,7 +115,7 @@ class Ranks:
     @property
     def activations(self) -> Placement:
         """Of plain tensors that a forward or backward pass makes."""
-        return WHOLE if self.world == 1 else DATA
+        return WHOLE if self.world == 1 else LOCAL if self._is_a_stage else DATA
 
     def in_forward(self) -> None:
         """The watched model runs: a DDP that wraps it shows itself now, and only now."""
@@ -133,8 +144,8 @@ class Ranks:
         if distributed is not None and isinstance(tensor, distributed.DTensor):
             place = self._on_mesh(tensor)
             return place, _PARTIAL if place == LOCAL else ""
-        if parameter is None:
-            return self.activations, ""
+        if parameter is None or self._is_a_stage:
+            return self.activations, _STAGES if self._is_a_stage else ""
         known = self._known.get((id(parameter), gradient))
         if known is None or known[0]() is not parameter:
             place, why = self._of_parameter(parameter, gradient=gradient)
@@ -161,21 +172,28 @@ class Ranks:
         if self._wrapped is None:
             self._wrapped = dict(self._find_wrapped())
         known = self._wrapped.get(id(parameter))
-        if known is None or known[0]() is not parameter:
+        if known is None or known.parameter() is not parameter:
             return LOCAL, _UNKNOWN
-        return known[1], ""
+        return known.gradient if gradient else known.weight, ""
 
-    def _find_wrapped(self) -> Iterator[tuple[int, tuple[weakref.ref[torch.Tensor], Placement]]]:
+    def _find_wrapped(self) -> Iterator[tuple[int, _Wrapped]]:
         """By id, every parameter that a wrapper has, and what that makes of it."""
         for group, parameters in self._wrappers():
             members = group if isinstance(group, list) else torch.distributed.get_process_group_ranks(group)
             self._partial_groups |= len(members) < self.world
             place = group_placement("replica", members, self.rank)
-            yield from ((id(p), (weakref.ref(p), place)) for p in parameters)
+            yield from ((id(p), _Wrapped(weakref.ref(p), place, place)) for p in parameters)
         model = self._model()
+        for wrapper in wrappers_around(model):
+            for shared in shared_parameters(wrapper, self.rank, self.world):
+                self._partial_groups |= shared.partial
+                places = (
+                    Placement("shard" if spread else "replica", of) for spread, of in (shared.weight, shared.gradient)
+                )
+                yield id(shared.parameter), _Wrapped(weakref.ref(shared.parameter), *places)
         for strategy, handle, wrapper in _flat(model) if model is not None else ():
             place = self._flat_placement(strategy, wrapper)
-            yield from ((id(p), (weakref.ref(p), place)) for p in _held(handle))
+            yield from ((id(p), _Wrapped(weakref.ref(p), place, place)) for p in _held(handle))
 
     def _wrappers(self) -> Iterator[tuple[Any, Iterable[torch.Tensor]]]:
         """Process group, or ranks, and parameters of each wrapper that has all of them hold the same."""

@@ -28,6 +28,7 @@ from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, CoverageReport, LayerTable
 from floatscope._log import logger
+from floatscope._megatron import MegatronTap
 from floatscope._own_ops import OwnOperations
 from floatscope._pending import Pending, ScaleTrace
 from floatscope._phases import Phases, marks_of
@@ -80,9 +81,9 @@ class Scope:
         self._table = LayerTable(model)
         self._sampling = Sampling(config, next(model.parameters()).device, on_alert)
         self._recorder = Recorder(self._table, config, self._sampling, Ranks(model, *rank_and_world()), backend)
-        torch_s_own = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Optimizer)]
-        self._gradients = GradientTap(self._recorder, torch_s_own)
+        self._gradients = GradientTap(self._recorder, [o for o in optimizers if isinstance(o, torch.optim.Optimizer)])
         deepspeed = DeepSpeedTap(self._recorder, self._gradients)
+        megatron = MegatronTap(self._recorder, self._gradients, optimizers)
         self._scaler = ScalerTap(self._recorder, self._gradients, scaler) if scaler is not None else None
         self._gradients.begin_update = self._before_update
         self._gradients.overdue = self._end_overdue_step
@@ -93,8 +94,7 @@ class Scope:
             self._recorder, model, lambda: self._gradients.keep_scale(), operands=config.operands
         )
         compiled = compiled_code_tap(self._recorder, model, config, lambda: self._gradients.keep_scale())
-        all_taps = (self._scaler, self._gradients, deepspeed, self._activations, compiled)
-        taps = [tap for tap in all_taps if tap is not None]
+        taps = [tap for tap in (self._scaler, self._gradients, deepspeed, megatron, self._activations, compiled) if tap]
         self._removals: list[Callable[[], None]] = [tap.remove for tap in reversed(taps)]
         try:
             with _preparing:
@@ -431,9 +431,9 @@ def watch(
     """Observe a training and report to a Floatscope server.
 
     ``optimizer`` is one, or several in a sequence; without it every optimizer that holds a parameter of ``model`` is
-    followed, as those of DeepSpeed are in any case. Give the ``scaler`` if one is used: its skipped steps are invisible
-    otherwise. ``options`` are fields of ``Config`` and go over ``config``. A model that is watched already gives the
-    scope it has. The scope closes when the model is collected.
+    followed, as those of DeepSpeed and Megatron are in any case. Give the ``scaler`` if one is used: its skipped steps
+    are invisible otherwise. ``options`` are fields of ``Config`` and go over ``config``. A model that is watched keeps
+    the scope it has. The scope closes when the model is collected.
 
     ``on_alert`` is called with each ``floatscope.Alert`` of severity warning or critical that the server raises for the
     run, on this thread and at the end of the next ``scope.step()``; what it raises is logged and recorded.

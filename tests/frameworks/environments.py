@@ -22,7 +22,7 @@ import torch
 
 from tests.needs import needs
 
-__all__ = ["DEEPSPEED", "FRAMEWORKS", "LLAMAFACTORY", "environment"]
+__all__ = ["DEEPSPEED", "FRAMEWORKS", "LLAMAFACTORY", "MEGATRON", "environment"]
 
 _AGENT = ("numpy>=1.26", "msgspec>=0.19", "websockets>=15", "pytest>=8.3", "pytest-timeout>=2.3")
 FRAMEWORKS = ((*_AGENT, "accelerate>=1.11", "lightning>=2.6", "peft>=0.18", "transformers>=5.6", "trl>=0.24"),)
@@ -49,6 +49,7 @@ LLAMAFACTORY = (
     ("--no-deps", "llamafactory==0.9.5"),
 )
 DEEPSPEED = ((*_AGENT, "deepspeed"),)
+MEGATRON = ((*_AGENT, "megatron-core>=0.16"),)
 _PIP_S = 900.0
 
 

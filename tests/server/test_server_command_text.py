@@ -129,8 +129,18 @@ def test_one_is_no_plural() -> None:
     ]
     assert shown(attempts=[{}, {}])[0] == "r: finished, 8 steps, 2 attempts, ranks [0]"
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
-    skipped = [{"step": i, "layer": None, "rank": 0} for i in range(21)]
+    skipped: list[dict[str, Any]] = [
+        {"step": i, "layer": None, "rank": 0, "optimizers": [], "scales": []} for i in range(21)
+    ]
     assert shown(skipped_steps=skipped)[-1] == "and 1 more skipped step"
+
+
+def test_a_step_that_several_scalers_skipped_is_a_line() -> None:
+    one = {"step": 3, "layer": "a", "rank": 0, "optimizers": [0], "scales": [2.0]}
+    assert "skipped step 3: a, rank 0" in shown(skipped_steps=[one])
+    both = one | {"optimizers": [0, 1], "scales": [65536.0, 2.0]}
+    told = "skipped step 3: a, rank 0; optimizer 0 at scale 65536, optimizer 1 at scale 2"
+    assert told in shown(skipped_steps=[both])
 
 
 def test_what_is_observed_is_a_list_of_counts() -> None:

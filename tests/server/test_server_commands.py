@@ -117,7 +117,7 @@ def test_runs_and_show_read_a_server_or_its_folder(
     alone = shown("show", "my run", "--json", "--data", str(data))
     assert alone == beside
     assert isinstance(alone, dict)
-    assert alone["skipped_steps"] == [{"step": 0, "layer": "a", "rank": 0}]
+    assert alone["skipped_steps"] == [{"step": 0, "layer": "a", "rank": 0, "optimizers": [], "scales": []}]
     assert alone["scalars"]["loss"]["last"] == "NaN"
     runs = shown("runs", "--json", "--data", str(data))
     assert isinstance(runs, list)

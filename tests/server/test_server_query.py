@@ -449,7 +449,20 @@ def test_the_layer_of_a_skipped_step_is_where_it_broke_first(
     one.deliver(wire.Body(summaries=tuple(parts), events=(wire.Event(step=11, kind="skipped"),)))
     with store.read() as session:
         shown = show(session, TileReader(1 << 20), run_named(session, "run"))
-    assert shown["skipped_steps"] == [{"step": 11, "layer": culprit, "rank": 0}]
+    assert shown["skipped_steps"] == [{"step": 11, "layer": culprit, "rank": 0, "optimizers": [], "scales": []}]
+
+
+def test_a_step_that_two_scalers_skip_names_both(store: Store, pen: MakePen, make: Make) -> None:
+    skipped = [{"optimizer": 1, "scale": 2.0}, {"optimizer": 0, "scale": 65536.0}]
+    for rank in (0, 1):
+        one = pen(store, writer=f"{rank:032x}", rank=rank, layers=[make.layer(0, "a")])
+        events = tuple(wire.Event(step=3, kind="skipped", detail=dict(detail)) for detail in skipped)
+        one.deliver(wire.Body(summaries=(make.summaries("grad", 3, np.ones((1, 1))),), events=events))
+    with store.read() as session:
+        run_id = run_named(session, "run").id
+        assert run_id is not None
+        [entry] = skipped_steps(session, TileReader(1 << 20), run_id)
+    assert (entry["step"], entry["optimizers"], entry["scales"]) == (3, [0, 1], [65536.0, 2.0])
 
 
 def test_the_cache_changes_nothing_and_stays_bounded(store: Store, pen: MakePen, make: Make) -> None:

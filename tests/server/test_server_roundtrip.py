@@ -61,7 +61,7 @@ def test_what_an_agent_sends_is_what_the_page_reads(server: Running, agent: Make
     assert heat["values"][1][6] == "-Infinity"
 
     shown = server.json("/api/v1/runs/demo")
-    assert shown["skipped_steps"] == [{"step": 6, "layer": "b", "rank": 0}]
+    assert shown["skipped_steps"] == [{"step": 6, "layer": "b", "rank": 0, "optimizers": [0], "scales": [1024.0]}]
     assert shown["config"] == {"lr": 1e-3, "bad": "NaN"}
     assert shown["ranks"] == [0]
 

@@ -32,7 +32,7 @@
  *
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
- * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
+ * @typedef {{ step: number, layer: string | null, rank: number | null, optimizers: number[], scales: (number | null)[] }} SkippedStep
  * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[], scalars: Record<string, unknown>, config: { doctor?: DoctorVerdict[] } & Record<string, unknown>, checkpoints: import("./chart-marks.js").Checkpoint[], checkpoints_saved: number }} RunDetail checkpoints: the newest ones of those that were saved
  * @typedef {{ item: string, status: string, value: string, why: string, fix: string }} DoctorVerdict
  *

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 __all__ = ["Together", "roots_of", "unwrapped"]
 
-_WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
+_WRAPPERS = {
+    "DistributedDataParallel": "module",  # torch's, and Megatron's
+    "DataParallel": "module",
+    "Float16Module": "module",  # Megatron's
+    "OptimizedModule": "_orig_mod",
+}
 """Modules whose names before that of a layer tell nothing, and the attribute that holds what they wrap."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -107,6 +107,7 @@ class FrameworkTraining:
         self,
         model: nn.Module,
         *,
+        optimizers: Sequence[object] = (),
         scaler: torch.amp.GradScaler | None = None,
         first_step: int = 0,
         run: str | None = None,
@@ -115,6 +116,8 @@ class FrameworkTraining:
         ends_at_forward: bool = False,
     ) -> None:
         """Watch ``model`` from ``first_step`` on, unless somebody does already; ``facts`` join its configuration.
+
+        ``optimizers`` are those of a framework's own kind that are known to update it.
 
         So do ``arguments``, by the name of who has declared them; secrets are masked in both. ``run`` is the name to go
         on with where the user gave none. With ``ends_at_forward`` nobody says when a step is done: it is when the next
@@ -131,7 +134,7 @@ class FrameworkTraining:
             for source, values in arguments.items():
                 declared.declare(source, values)
             # Without the wrapper's name before that of each layer, as in a plain loop.
-            self._scope = watch(unwrapped(model), scaler=scaler, _facts=_masked(facts), **options)
+            self._scope = watch(unwrapped(model), optimizers, scaler=scaler, _facts=_masked(facts), **options)
             self._waits, self._ends_at_forward, self._raw = False, ends_at_forward, None
             self._scope.time_phases()
             if ends_at_forward:

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         server, name = address_and_name(args, logs[0].name)
         beside = all(log.beside for log in logs)
         where = Where(server=server, token=os.environ.get("FLOATSCOPE_TOKEN") or None, patience_s=_PATIENCE_S)
-        attempt = _attempt_of(server, name) if beside else 0
-        importer = Importer(where, name, alone=beside and not attempt, attempt=attempt)
+        attempt, log = _training_of(server, name) if beside else (0, "")
+        importer = Importer(where, name, alone=beside and not attempt, attempt=attempt, beside=log)
         done = [importer.take(log) for log in logs]
         importer.close()
     except (LogError, ChannelError, ValueError) as error:
@@ -83,16 +83,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _attempt_of(server: str, run: str) -> int:
-    """The newest attempt of a run that is there already, 0 where there is none or the token may not read."""
+def _training_of(server: str, run: str) -> tuple[int, str]:
+    """The newest attempt of a run that is there already, 0 where there is none or the token may not read; and the
+    format of the log that it came from, empty where it came from an agent."""
     from floatscope_server.commands.source import UnansweredError, ask
 
     try:
-        return max(
-            (attempt["n"] for attempt in ask(server, f"/api/v1/runs/{quote(run, safe='')}")["attempts"]), default=0
-        )
+        found = ask(server, f"/api/v1/runs/{quote(run, safe='')}")
     except UnansweredError:
-        return 0
+        return 0, ""
+    config = found["config"]
+    log = config.get("format", "") if config.get("source") in ("import", "follow") else ""
+    return max((attempt["n"] for attempt in found["attempts"]), default=0), str(log)
 
 
 def _described(done: Imported) -> dict[str, Any]:

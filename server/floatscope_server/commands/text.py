@@ -54,7 +54,7 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
     skipped = run["skipped_steps"]
     for one in skipped[:LISTED]:
-        yield f"skipped step {one['step']}: {one['layer'] or 'layer unknown'}, rank {one['rank']}"
+        yield f"skipped step {one['step']}: {one['layer'] or 'layer unknown'}, rank {one['rank']}{_skippers(one)}"
     if len(skipped) > LISTED:
         yield f"and {counted(len(skipped) - LISTED, 'more skipped step')}"
     for change in {change["kind"]: change for change in run.get("sampling", [])}.values():
@@ -70,6 +70,14 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
         )
     for gap in run["gaps"]:
         yield f"gap in steps {gap['first']} to {gap['last']}, rank {gap['rank']}: {gap['count']} x {gap['reason']}"
+
+
+def _skippers(skipped: dict[str, Any]) -> str:
+    """Which optimizers a step was skipped for, where it was for several."""
+    if len(skipped["optimizers"]) < 2:
+        return ""
+    pairs = zip(skipped["optimizers"], skipped["scales"], strict=True)
+    return "; " + ", ".join(f"optimizer {number} at scale {scale:g}" for number, scale in pairs)
 
 
 def _observed(layers: dict[str, int]) -> str:

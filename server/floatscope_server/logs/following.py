@@ -13,8 +13,6 @@ from floatscope import wire
 from floatscope_server.logs.channel import Channel, Where
 from floatscope_server.logs.importing import Items
 from floatscope_server.logs.source import (
-    KNOWN,
-    SAMPLES,
     LogError,
     chunks_of,
     ended_lines,
@@ -26,6 +24,7 @@ from floatscope_server.logs.source import (
 from floatscope_server.logs.stream import DivergedError, Progress, Stream, mark_of
 from floatscope_server.logs.tail import Pace, Tail, signature
 from floatscope_server.readers import HEAD_BYTES, LogFormat, detect
+from floatscope_server.readers.catalogue import KNOWN
 from floatscope_server.readers.console import CONSOLE
 from floatscope_server.readers.tfevents import TENSORBOARD_EVENTS
 from floatscope_server.readers.trainer_state import TRAINER_STATE
@@ -268,7 +267,7 @@ class Follower:
             log_format,
             self._channel,
             key=f"{self._run}/{self._name}",
-            alone=log_format in SAMPLES,
+            alone=log_format.cards,
             generation=self._generation,
             now_ns=time.time_ns,
             resume=resume,

@@ -11,7 +11,6 @@ import msgspec
 from floatscope import wire
 from floatscope_server.logs.channel import Channel, ChannelError, Where
 from floatscope_server.logs.source import (
-    KNOWN,
     Log,
     LogError,
     chunks_of,
@@ -22,6 +21,8 @@ from floatscope_server.logs.source import (
 )
 from floatscope_server.logs.stream import Counts, DivergedError, Item, Progress, Stream
 from floatscope_server.readers import Broken, Extreme, Happening, LogFormat, Named, Row
+from floatscope_server.readers.catalogue import KNOWN
+from floatscope_server.readers.extremes import LAYER_EXTREMES
 from floatscope_server.readers.text import step_of
 
 __all__ = ["Imported", "Importer", "Items", "in_order"]
@@ -33,10 +34,14 @@ _GENERATIONS = 64
 
 @dataclass(slots=True)
 class Items:
-    """Reads a format and notes what it is and what could not be read."""
+    """Reads a format and notes what it is and what could not be read.
+
+    ``beside``: the format of the training's log that it goes with, empty where it goes with none.
+    """
 
     format: LogFormat
     name: str = ""
+    beside: str = ""
     found: int = 0
     broken: int = 0
     first_broken: Broken | None = None
@@ -44,6 +49,8 @@ class Items:
     def of(self, chunks: Iterator[bytes]) -> Iterator[Item]:
         """The items that say something, at the steps of a run: those of a log that counts steps done begin at 0 too."""
         self.name = self.name or self.format.name
+        # Whoever writes layers down beside a training's log numbers them as it does.
+        counts_done = self.format is LAYER_EXTREMES and counts_done_steps(self.beside)
         for item in self.format.read(chunks):
             if isinstance(item, Named):
                 self.name = item.format
@@ -53,7 +60,7 @@ class Items:
                 self.broken += 1
             else:
                 self.found += 1
-                if counts_done_steps(self.name):
+                if counts_done or counts_done_steps(self.name):
                     _number_from_0(item)
                 yield item
 
@@ -79,13 +86,15 @@ class Imported:
 
 
 class Importer:
-    """Sends logs as one run, one after the other. ``attempt``: that of a training which is there already, 0 without."""
+    """Sends logs as one run, one after the other. ``attempt``: that of a training which is there already, 0 without;
+    ``beside``: the format of the log that it came from, empty for an agent's."""
 
-    def __init__(self, where: Where, run: str, *, alone: bool, attempt: int = 0) -> None:
+    def __init__(self, where: Where, run: str, *, alone: bool, attempt: int = 0, beside: str = "") -> None:
         self._where = where
         self._run = run
         self._alone = alone
         self._attempt = attempt
+        self._beside = beside
         self._channels: list[Channel] = []
 
     def take(self, log: Log) -> Imported:
@@ -112,7 +121,7 @@ class Importer:
         self._channels = []
 
     def _send(self, log: Log, generation: int) -> Imported:
-        items = Items(log.format)
+        items = Items(log.format, beside=self._beside)
         done = Imported(log, log.format.name)
         config: dict[str, Any] = {"source": "import", "file": log_name(log.path)}
 
@@ -150,12 +159,15 @@ class Importer:
             done.state = "shorter"
         elif stream.counts.skipped:
             done.state = "grown" if stream.counts.records else "known"
-        self._settle(log, stream.counts)
+        self._settle(log, items.name, stream.counts)
         return done
 
-    def _settle(self, log: Log, counts: Counts) -> None:
-        """What comes next goes beside the training that was just sent."""
-        if not log.beside and counts.attempts:
+    def _settle(self, log: Log, name: str, counts: Counts) -> None:
+        """What comes next goes beside the training that was just sent, or was there already."""
+        if log.beside:
+            return
+        self._beside = name
+        if counts.attempts:
             self._attempt = counts.attempts[-1]
 
 

@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floatscope_server.readers import HEAD_BYTES, LogFormat, detect
-from floatscope_server.readers.amd_smi import AMD_SMI_CSV, AMD_SMI_JSON, AMD_SMI_MONITOR
-from floatscope_server.readers.console import CONSOLE
 from floatscope_server.readers.extremes import LAYER_EXTREMES
-from floatscope_server.readers.nvidia_smi import NVIDIA_SMI_CSV
-from floatscope_server.readers.rocm_smi import ROCM_SMI_CSV, ROCM_SMI_JSON
 from floatscope_server.readers.tfevents import TENSORBOARD, TENSORBOARD_EVENTS
 
 __all__ = [
-    "KNOWN",
-    "SAMPLES",
     "Log",
     "LogError",
     "chunks_of",
@@ -42,16 +36,8 @@ _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EVENTS = "tfevents"
 _GENERIC = re.compile(r"(trainer_log|trainer_state|train|training|log|output|console|events\.out\..*)$")
 _ROTATED = re.compile(r"(?:\.\d{1,3}|[.-]\d{8}(?:-\d+)?)?(?:\.gz)?$")
-SAMPLES = (ROCM_SMI_CSV, ROCM_SMI_JSON, AMD_SMI_JSON, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
-
-_LINES = (CONSOLE, LAYER_EXTREMES, ROCM_SMI_CSV, AMD_SMI_CSV, AMD_SMI_MONITOR, NVIDIA_SMI_CSV)
-"""Formats whose lines may be cut off and still look whole: of a number the first digits."""
 _LONGEST = 1 << 20
 
-KNOWN = (
-    "LLaMA-Factory's trainer_log.jsonl, trainer_state.json, output of a Trainer, DeepSpeed, Megatron or Transformer "
-    "Engine, TensorBoard events, layer-extremes CSV, rocm-smi, amd-smi, nvidia-smi"
-)
 _FRAMEWORKS = {
     "llamafactory-trainer-log": "llamafactory",
     "hf-trainer-state": "transformers",
@@ -76,7 +62,7 @@ class Log:
     @property
     def samples(self) -> bool:
         """Whether it holds readings of cards only."""
-        return self.format in SAMPLES
+        return self.format.cards
 
     @property
     def beside(self) -> bool:
@@ -157,7 +143,7 @@ def _head(chunks: Iterator[bytes]) -> bytes:
 
 def ended_lines(log_format: LogFormat, chunks: Iterator[bytes]) -> Iterator[bytes]:
     """``chunks`` without a last line that has no end yet, where the format does not tell whether it is whole."""
-    if log_format not in _LINES:
+    if not log_format.cuttable:
         yield from chunks
         return
     rest = b""

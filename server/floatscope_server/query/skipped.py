@@ -7,7 +7,8 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-from sqlmodel import Session, col, select
+from sqlalchemy import select as select_columns
+from sqlmodel import Session, col
 
 from floatscope import wire
 from floatscope_server.frame import Frame
@@ -28,7 +29,8 @@ _COMPUTED = 200
 
 
 def skipped_steps(session: Session, reader: TileReader, run_id: int) -> list[dict[str, object]]:
-    """[{step, layer, rank}] of the canonical line; ``layer`` is None if every stored summary was finite.
+    """[{step, layer, rank, optimizers, scales}] of the canonical line; ``layer`` is None if every stored summary was
+    finite, ``optimizers`` are the numbers of those that were skipped and ``scales`` the loss scale of each.
 
     The layer is the one that the alert on the step names: it was stored when the rules judged the step. Where they have
     not yet, the summaries of the step are read; those of a sealed one are what all ranks gave together.
@@ -36,23 +38,28 @@ def skipped_steps(session: Session, reader: TileReader, run_id: int) -> list[dic
     table: LayerTable | None = None
     found: list[dict[str, object]] = []
     for stretch in canonical_line(session, run_id):
-        events = session.exec(
-            select(StepEvent.step, StepEvent.rank, StepEvent.layer, StepEvent.certainty)
+        columns = (StepEvent.step, StepEvent.rank, StepEvent.layer, StepEvent.certainty, StepEvent.detail)
+        events = session.execute(
+            select_columns(*map(col, columns))
             .where(
-                StepEvent.run_id == run_id,
-                StepEvent.attempt == stretch.attempt,
-                StepEvent.kind == "skipped",
-                StepEvent.step >= stretch.first,
-                StepEvent.step <= stretch.last,
+                col(StepEvent.run_id) == run_id,
+                col(StepEvent.attempt) == stretch.attempt,
+                col(StepEvent.kind) == "skipped",
+                col(StepEvent.step) >= stretch.first,
+                col(StepEvent.step) <= stretch.last,
             )
             .order_by(col(StepEvent.step), col(StepEvent.rank))
         )
         unjudged: dict[int, dict[str, object]] = {}
         for step, group in groupby(events, key=lambda event: event[0]):
             same = list(group)
-            judged = [(certainty, rank, layer) for _, rank, layer, certainty in same if certainty is not None]
+            judged = [(certainty, rank, layer) for _, rank, layer, certainty, _ in same if certainty is not None]
             _, rank, layer = max(judged, key=lambda item: item[0], default=(0, same[0][1], None))
-            found.append({"step": step, "layer": layer, "rank": rank})
+            # Several scalers may skip the same step, each the optimizers that it serves.
+            scales = {detail["optimizer"]: detail.get("scale") for *_, detail in same if "optimizer" in detail}
+            numbers = sorted(scales)
+            told = {"optimizers": numbers, "scales": [scales[number] for number in numbers]}
+            found.append({"step": step, "layer": layer, "rank": rank, **told})
             if not judged:
                 unjudged[step] = found[-1]
         if unjudged:

@@ -161,6 +161,6 @@ def _monitor(chunks: Iterator[bytes]) -> Iterator[Item]:
             yield _reading(line, int(index), card)
 
 
-AMD_SMI_JSON = LogFormat("amd-smi-json", _json)
-AMD_SMI_CSV = LogFormat("amd-smi-csv", _csv)
-AMD_SMI_MONITOR = LogFormat("amd-smi-monitor", _monitor)
+AMD_SMI_JSON = LogFormat("amd-smi-json", _json, cards=True)
+AMD_SMI_CSV = LogFormat("amd-smi-csv", _csv, cards=True, cuttable=True)
+AMD_SMI_MONITOR = LogFormat("amd-smi-monitor", _monitor, cards=True, cuttable=True)

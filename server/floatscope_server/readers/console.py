@@ -282,4 +282,4 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
     yield from console.finish()
 
 
-CONSOLE = LogFormat("console", _read)
+CONSOLE = LogFormat("console", _read, cuttable=True, more=_FORMATS)

@@ -75,4 +75,4 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
         )
 
 
-LAYER_EXTREMES = LogFormat("layer-extremes-csv", _read)
+LAYER_EXTREMES = LogFormat("layer-extremes-csv", _read, cuttable=True)

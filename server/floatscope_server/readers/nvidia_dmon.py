@@ -57,4 +57,4 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
         )
 
 
-NVIDIA_DMON = LogFormat("nvidia-smi-dmon", _read)
+NVIDIA_DMON = LogFormat("nvidia-smi-dmon", _read, cards=True, cuttable=True)

@@ -82,4 +82,4 @@ def _read(chunks: Iterator[bytes]) -> Iterator[Item]:
         )
 
 
-NVIDIA_SMI_CSV = LogFormat("nvidia-smi-csv", _read)
+NVIDIA_SMI_CSV = LogFormat("nvidia-smi-csv", _read, cards=True, cuttable=True)

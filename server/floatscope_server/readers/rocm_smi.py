@@ -93,5 +93,5 @@ def _csv(chunks: Iterator[bytes]) -> Iterator[Item]:
             yield _reading(line, whole(found[1]), dict(zip(header, row, strict=True)))
 
 
-ROCM_SMI_JSON = LogFormat("rocm-smi-json", _json)
-ROCM_SMI_CSV = LogFormat("rocm-smi-csv", _csv)
+ROCM_SMI_JSON = LogFormat("rocm-smi-json", _json, cards=True)
+ROCM_SMI_CSV = LogFormat("rocm-smi-csv", _csv, cards=True, cuttable=True)

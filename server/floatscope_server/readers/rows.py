@@ -88,8 +88,13 @@ class LogFormat:
     """``name`` is that of the output's ``format``; ``read`` takes the bytes of a file in pieces of any size.
 
     ``late``: so many steps may come between a row and another of an earlier step, since several writers share the file.
+    ``cards``: it holds readings of cards, and no training. ``cuttable``: a line that is cut off may still look whole,
+    of a number the first digits. ``more``: names that records may show it to have instead.
     """
 
     name: str
     read: Callable[[Iterator[bytes]], Iterator[Item]]
     late: int = 0
+    cards: bool = False
+    cuttable: bool = False
+    more: tuple[str, ...] = ()

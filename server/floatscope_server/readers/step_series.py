@@ -110,5 +110,5 @@ def _read_jsonl(chunks: Iterator[bytes]) -> Iterator[Item]:
             yield rows.row(line, step, values)
 
 
-SERIES_CSV = LogFormat("series-csv", _read_csv, late=1)
+SERIES_CSV = LogFormat("series-csv", _read_csv, late=1, cuttable=True)
 SERIES_JSONL = LogFormat("series-jsonl", _read_jsonl, late=1)

@@ -46,9 +46,8 @@ class CourseWindow:
     def judge(self, now: Record, *, reward_keys: bool, watched: Set[str] | None = None) -> Iterator[Finding]:
         """Findings about ``now``, which becomes part of the past; ``watched`` as in ``ScalarWindow.judge``."""
         rules = self._rules
-        divergence = loss_divergence.judge(
-            rules.loss_divergence, loss_divergence.Window(best=self._best, past=tuple(self._last_two)), now
-        )
+        level = loss_divergence.Window(best=self._best, records=len(self._losses), past=tuple(self._last_two))
+        divergence = loss_divergence.judge(rules.loss_divergence, level, now)
         self._push(now)
         for kind, rule, outcome in (
             ("loss_divergence", rules.loss_divergence, divergence),

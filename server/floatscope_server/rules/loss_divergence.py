@@ -25,6 +25,11 @@ class LossDivergence:
     """Least distance from that median."""
     lasting: float = 0.9
     """The newest record must be at least this share of the first of the last three that were above."""
+    averaged_steps: int = 5
+    """A record this many steps after the one before averages them."""
+    records_from: int = 8
+    """With fewer records, which average no steps, the best level may be that of a lucky batch: then three in a row must
+    be above it, none of them lower than the one before."""
     hold: int = 0
     """Steps that the condition must last before it fires."""
     keep: int = 50
@@ -33,9 +38,11 @@ class LossDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """``best`` is the lowest running median so far. ``past`` are the two records before, (step, loss), oldest first."""
+    """``best`` is the lowest running median so far, ``records`` the number of losses behind it, up to 20. ``past`` are
+    the two records before, (step, loss), oldest first."""
 
     best: float | None = None
+    records: int = 0
     past: Sequence[tuple[int, float]] = ()
 
 
@@ -55,6 +62,10 @@ def judge(rule: LossDivergence, window: Window, now: Record) -> Outcome:
     earlier = [(step, loss) for step, loss in window.past if is_above(rule, best, loss)]
     if not earlier or value < rule.lasting * earlier[0][1]:
         return OK
+    if window.records < rule.records_from and now.step - window.past[-1][0] < rule.averaged_steps:
+        last = [loss for _, loss in window.past] + [value]
+        if len(earlier) < 2 or last != sorted(last):
+            return OK
     return alert(
         Verdict(
             kind="loss_divergence",

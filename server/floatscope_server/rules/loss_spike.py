@@ -28,6 +28,9 @@ class LossSpike:
     """Least distance in median absolute deviations."""
     mads_from: int = 8
     """Records needed before the deviation counts."""
+    few_mads: float = 20.0
+    """With fewer records, how many deviations make a record that averages no steps more than info, unless the gradients
+    agree: the first batches of a small training differ as much."""
     big_margin: float = 1.0
     """A distance above this is a warning, and critical where a record averages steps or the gradients agree."""
     averaged_steps: int = 5
@@ -69,10 +72,14 @@ def judge(rule: LossSpike, window: Window, now: Record) -> Outcome:
         return OK
     big = distance > rule.big_margin
     averaged = window.last_step is not None and now.step - window.last_step >= rule.averaged_steps
-    if window.since is not None:
-        severity, reason = Severity.CRITICAL, "in_a_row"
-    elif big and window.grad_norm_spike:
+    if big and window.grad_norm_spike and window.since is None:
         severity, reason = Severity.CRITICAL, "with_grad_norm"
+    elif not (spread_known or averaged) and (
+        len(window.recent) < 2 or distance <= rule.few_mads * window.recent.mad  # one alone has no spread
+    ):
+        severity, reason = Severity.INFO, "above_median"
+    elif window.since is not None:
+        severity, reason = Severity.CRITICAL, "in_a_row"
     elif big and averaged:
         severity, reason = Severity.CRITICAL, "averaged_record"
     elif big:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -174,6 +175,35 @@ def test_the_installed_pth_attaches_whatever_is_ignored(
     assert json.loads(start(str(installed), *flags, "-c", PROBE, env=environment).stdout)["attached"]
     alone = subprocess.run([installed, *flags, "-c", PROBE], capture_output=True, env=environment, check=True)
     assert not json.loads(alone.stdout)["attached"]
+
+
+@pytest.fixture(scope="module")
+def conda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prefix as conda makes them: an interpreter and a library of its own, and scripts that activate it."""
+    prefix = tmp_path_factory.mktemp("conda") / "env"
+    library = Path(sysconfig.get_path("stdlib"))
+    site = prefix / "lib" / library.name / "site-packages"
+    for folder in (prefix / "bin", prefix / "conda-meta", prefix / "etc" / "conda" / "activate.d", site):
+        folder.mkdir(parents=True)
+    for part in library.iterdir():
+        if part.name != "site-packages":
+            (site.parent / part.name).symlink_to(part)
+    shutil.copy(Path(sys._base_executable).resolve(), prefix / "bin" / "python")  # type: ignore[attr-defined]
+    (prefix / "conda-meta" / "history").touch()
+    (prefix / "etc" / "conda" / "activate.d" / "mine.sh").write_text("export OF_ACTIVATION=1\n")
+    (site / "a_paths.pth").write_text("\n".join([str(PTH.parent), *(p for p in sys.path if p.endswith("-packages"))]))
+    shutil.copy(PTH, site / "floatscope.pth")
+    return prefix
+
+
+@pytest.mark.parametrize("flags", [[], ["-I"]], ids=["none", "I"])
+def test_a_conda_environment_attaches(environment: Environment, conda: Path, flags: list[str]) -> None:
+    environment.pop("PYTHONPATH", None)
+    environment |= {"CONDA_PREFIX": str(conda), "PATH": f"{conda / 'bin'}:{os.environ['PATH']}"}
+    activated = 'for script in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do . "$script"; done; exec "$@"'
+    code = "import os, sys; print(sys.prefix, os.environ['OF_ACTIVATION'], 'floatscope._attach.startup' in sys.modules)"
+    done = start("sh", "-c", activated, "sh", "python", *flags, "-c", code, env=environment)
+    assert done.stdout.split() == [str(conda), "1", "True"], done.stderr
 
 
 def test_disabled(environment: Environment) -> None:

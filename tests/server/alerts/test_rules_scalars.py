@@ -124,6 +124,15 @@ FIRES: dict[str, tuple[dict[int, dict[str, float]], Fired]] = {
         [(0, "nonfinite", "critical", "grad_norm"), (0, "loss_zero", "critical", "beside_nonfinite")],
     ),
     "one high record": (_series("loss", [1.0] * 10 + [1.6]), [(10, "loss_spike", "info", "above_median")]),
+    "the second batch of all": (_series("loss", [6.0, 16.0, 17.0]), [(1, "loss_spike", "info", "above_median")]),
+    "batches that differ as much": (
+        _series("loss", [6.0, 16.0, 3.0, 18.0, 19.0]),
+        [(1, "loss_spike", "info", "above_median")],
+    ),
+    "a calm log that begins late": (
+        _series("loss", [2.665, 2.667, 4.374, 4.366]),
+        [(2, "loss_spike", "warning", "big_jump"), (3, "loss_spike", "critical", "in_a_row")],
+    ),
     "one very high record": (_series("loss", [1.0] * 10 + [2.1]), [(10, "loss_spike", "warning", "big_jump")]),
     "two high records": (
         _series("loss", [0.8] * 10 + [1.25, 1.25]),

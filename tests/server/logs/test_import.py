@@ -114,10 +114,36 @@ def test_files_of_one_run(imports: Command, log_server: LogServer, tmp_path: Pat
     assert len(run["writers"]) == 3
     assert {"loss", "lr", "h.0/act_in"} == run["scalars"].keys()
     assert [layer["name"] for layer in run["layers"]] == ["h.0"]
-    assert ("limit_crossed", 20) in {(a["kind"], a["first_step"]) for a in run["alerts"]}
+    assert ("limit_crossed", 19) in {(a["kind"], a["first_step"]) for a in run["alerts"]}
     assert [(d["backend"], d["index"], d["busy_percent"]) for d in run["devices"]][-1] == ("rocm-smi", 0, 7.0)
     assert imports(cards, extremes, log, "--run", "three", "--json").status == 0
     assert log_server.figures("three") == {"loss": 30, "lr": 30, "h.0/act_in": 2}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "later"])
+def test_layers_beside_a_log_have_its_steps(
+    imports: Command, log_server: LogServer, tmp_path: Path, *, at_once: bool
+) -> None:
+    log, extremes = tmp_path / "trainer_log.jsonl", tmp_path / "extremes.csv"
+    log.write_text(records(30))
+    extremes.write_text("step,layer,tensor,dtype,absmax\n" + "".join(f"{n},h,act,fp16,3.0\n" for n in (10, 20, 30)))
+    run = f"layers-{at_once}"
+    for files in [[log, extremes]] if at_once else [[log], [extremes]]:
+        assert imports(*files, "--run", run).status == 0
+    log_server.run(run)
+    series = log_server.series(run)
+    assert [step for step, _ in series["h/act"]] == [step for step, _ in series["loss"]] == [9, 19, 29]
+
+
+def test_layers_beside_what_numbers_from_0_are_as_written(
+    imports: Command, log_server: LogServer, tmp_path: Path
+) -> None:
+    metrics, extremes = tmp_path / "metrics.csv", tmp_path / "extremes.csv"
+    metrics.write_text("epoch,step,train_loss\n" + "".join(f"0,{step},2.5\n" for step in (0, 10, 20)))
+    extremes.write_text("step,layer,tensor,dtype,absmax\n" + "".join(f"{n},h,act,fp16,3.0\n" for n in (0, 10, 20)))
+    assert imports(metrics, extremes, "--run", "as-written").status == 0
+    log_server.run("as-written")
+    assert [step for step, _ in log_server.series("as-written")["h/act"]] == [0, 10, 20]
 
 
 def test_cards_go_to_a_training_that_is_there(imports: Command, log_server: LogServer, tmp_path: Path) -> None:

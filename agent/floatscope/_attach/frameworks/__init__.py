@@ -14,6 +14,8 @@ FRAMEWORKS: dict[str, str] = {
     "deepspeed": "deepspeed",
     "lightning.pytorch.trainer.trainer": "lightning",
     "llamafactory.train.tuner": "llamafactory",
+    "megatron.core.distributed.distributed_data_parallel": "megatron",
+    "megatron.core.optimizer.optimizer": "megatron",
     "pytorch_lightning.trainer.trainer": "lightning",
     "transformers.trainer": "transformers",
 }
