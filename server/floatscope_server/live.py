@@ -20,6 +20,7 @@ from floatscope_server.jsontext import encode_json
 from floatscope_server.observation import Observation
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.layertable import log2_limits
+from floatscope_server.query.ratio import live_ratio
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -263,6 +264,8 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
         shown = [layers[index] for index in rows]
         limits = log2_limits(shown, heat.kind, heat.format, metric)
         plane = metric.plane(frame, limits[frame.layers])
+        if metric.over is not None:
+            plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
         if joined and joined[-1][1] == rows and joined[-1][0] + sum(map(len, joined[-1][2])) == frame.first_step:
             joined[-1][2].append(plane)
         else:

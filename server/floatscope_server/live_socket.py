@@ -15,6 +15,7 @@ from floatscope_server.jsontext import encode_json
 from floatscope_server.live import Heat, Viewer
 from floatscope_server.models import Run
 from floatscope_server.query.fields import METRICS
+from floatscope_server.query.ratio import problem_of_kind
 from floatscope_server.responses import error_body
 from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
@@ -143,6 +144,8 @@ def _problem(look: _Look | None) -> str | None:
         return f"unknown kind {look.kind[:40]!r}; known are {', '.join(wire.KINDS)}"
     if look.metric not in METRICS:
         return f"unknown metric {look.metric[:40]!r}; known are {', '.join(METRICS)}"
+    if (problem := problem_of_kind(look.metric, look.kind)) is not None:
+        return problem
     if look.format != "auto" and look.format not in formats:
         return f"unknown format {look.format[:40]!r}; known are auto, {', '.join(formats)}"
     return None
