@@ -27,7 +27,7 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {Grid} headroom
  * @property {Grid} absmax
  * @property {import("./data/layer-series.js").LayerSeries} series
- * @property {ReturnType<typeof import("./data/layer-series.js").updateRatio>} ratio
+ * @property {import("./data/layer-series.js").LayerSeries} ratio of updates to weights
  */
 /** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
 /**

@@ -17,6 +17,7 @@ import { MISSING_BITS, bitsOf } from "./fsb1.js";
  * @property {number[]} columns first step of each column
  * @property {HeatLayer[]} layers
  * @property {number | null} last_step
+ * @property {[number, number]} [band] between which nothing is wrong, of a ratio
  */
 /**
  * @typedef {object} Grid

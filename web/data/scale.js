@@ -3,19 +3,22 @@
 import { MISSING_BITS } from "./fsb1.js";
 
 /** @typedef {import("./colour.js").Palette} Palette */
-/** @typedef {"bits" | "log2" | "share" | "signed" | "count"} ScaleKind */
+/** @typedef {"bits" | "log2" | "share" | "signed" | "count" | "ratio"} ScaleKind */
 /**
  * @typedef {object} Scale
  * @property {ScaleKind} kind
- * @property {number} low value (or its log2) at the calm end
- * @property {number} high value (or its log2) at the emphatic end
- * @property {number} beyond bits over the limit at the far end of the hatched part; 0 where no limit exists
+ * @property {number} low value (or its log2; of a ratio log10, the lower end of its healthy band) at the calm end
+ * @property {number} high value (or its logarithm, as above) at the emphatic end
+ * @property {number} beyond bits (of a ratio decades) over the limit at the far end of the hatched part; 0 where no limit exists
  */
 
 export const NORMAL = 0;
 export const OVER = 1;
 export const NONFINITE = 2;
 export const MISSING = 3;
+
+/** Below a band. */
+export const UNDER = 4;
 
 /** @type {Record<string, ScaleKind>} */
 export const METRICS = {
@@ -28,6 +31,7 @@ export const METRICS = {
   underflow: "share",
   overflow: "share",
   nonfinite: "count",
+  ratio: "ratio",
 };
 
 /** Smallest share with a colour of its own: 2^-10, about 0.1 %. */
@@ -35,11 +39,12 @@ const LEAST_SHARE = -10;
 
 /**
  * The scale for a metric over the values at hand. Domains move in coarse steps, so that colours stay put as data comes.
- * @param {string} metric @param {Iterable<number>} values finite ones decide
+ * @param {string} metric @param {Iterable<number>} values finite ones decide @param {readonly [number, number]} [band] between which a ratio is healthy
  * @returns {Scale}
  */
-export function scaleFor(metric, values) {
+export function scaleFor(metric, values, band = [1e-7, 0.1]) {
   const kind = METRICS[metric] ?? "log2";
+  if (kind === "ratio") return { kind, low: Math.log10(band[0]), high: Math.log10(band[1]), beyond: 1 };
   if (kind === "share") return { kind, low: LEAST_SHARE, high: 0, beyond: 0 };
   if (kind === "count") return { kind, low: 0, high: 1, beyond: 0 };
   let least = Infinity;
@@ -74,18 +79,23 @@ function quantile(values, share) {
  */
 export function position(scale, value) {
   if (scale.kind === "bits" && value < 0) return 1 + Math.min(1, -value / scale.beyond);
+  if (scale.kind === "ratio") {
+    const x = Math.log10(value);
+    return x > scale.high ? 1 + Math.min(1, (x - scale.high) / scale.beyond) : Math.max(0, (x - scale.low) / (scale.high - scale.low));
+  }
   const x = scale.kind === "log2" || scale.kind === "share" ? (value > 0 ? Math.log2(value) : -Infinity) : scale.kind === "signed" ? Math.abs(value) : value;
   return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
 }
 
 /**
  * @param {Scale} scale @param {number} value
- * @returns {number} NORMAL, OVER or NONFINITE
+ * @returns {number} NORMAL, OVER, UNDER or NONFINITE
  */
 export function classify(scale, value) {
   if (scale.kind === "count") return value > 0 ? NONFINITE : NORMAL;
   if (Number.isNaN(value) || value === -Infinity) return NONFINITE;
   if (value === Infinity) return scale.kind === "bits" ? NORMAL : NONFINITE;
+  if (scale.kind === "ratio") return Math.log10(value) > scale.high ? OVER : Math.log10(value) < scale.low ? UNDER : NORMAL;
   return scale.kind === "bits" && value < 0 ? OVER : NORMAL;
 }
 
@@ -114,6 +124,7 @@ export function paint(scale, palette, bits) {
 
 /** @param {Scale} scale @param {Palette} palette @param {number} value not a non-finite one @returns {number} */
 export function colour(scale, palette, value) {
+  if (classify(scale, value) === UNDER) return palette.negative.at(-1) ?? palette.missing;
   const at = position(scale, value);
   const line = at > 1 ? palette.over : scale.kind !== "signed" ? palette.safe : value < 0 ? palette.negative : palette.positive;
   return line[Math.round((at > 1 ? at - 1 : at) * (line.length - 1))] ?? palette.missing;
@@ -131,6 +142,12 @@ export function legendTicks(scale) {
   if (scale.kind === "share") return [0.001, 0.01, 0.1, 1];
   if (scale.kind === "signed") return [-scale.high, 0, scale.high];
   if (scale.kind === "count") return [0, 1];
+  if (scale.kind === "ratio") {
+    const [first, last] = [Math.round(scale.low), Math.round(scale.high)];
+    const every = Math.max(1, Math.ceil((last - first) / 4));
+    const powers = Array.from({ length: Math.floor((last - first) / every) }, (_, i) => first + i * every);
+    return [...powers, last].map((power) => Number(`1e${power}`));
+  }
   const step = Math.max(2, Math.ceil((scale.high - scale.low) / 4 / 2) * 2);
   const ticks = [];
   for (let x = scale.low; x <= scale.high; x += step) ticks.push(2 ** x);

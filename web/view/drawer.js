@@ -94,8 +94,7 @@ function traces(state, context) {
   const { data } = state.layer;
   const range = visibleRange(state);
   if (data === null || range === null) return null; // the histogram above says why
-  const { steps, cell } = data.series;
-  const rows = [...data.series.traces.map((trace) => ({ steps, cell, trace })), ...(data.ratio === null ? [] : [data.ratio])];
+  const rows = [data.series, data.ratio].flatMap(({ steps, cell, traces }) => traces.map((trace) => ({ steps, cell, trace })));
   if (rows.length === 0) return h("p", { class: "note thin" }, t("drawer.no_series"));
   const words = Object.fromEntries(rows.map(({ trace }) => [trace.name, t(`metric.${trace.name}`)]));
   return h("div", {
