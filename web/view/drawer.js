@@ -101,7 +101,7 @@ function traces(state, context) {
     class: "traces",
     role: "img",
     "aria-label": t("drawer.series_label", { layer: state.route.layer ?? "", metrics: Object.values(words).join(", ") }),
-    island: { create: createTraces, data: { rows, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, words, bitsUnit: t("unit.bits") } },
+    island: { create: createTraces, data: { rows, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, zoom: context.act.navigate, words, bitsUnit: t("unit.bits") } },
   });
 }
 
@@ -129,7 +129,7 @@ function picture(state, context) {
       island: {
         create: createHistogram,
         data: {
-          layer: data, format, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step,
+          layer: data, format, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, zoom: context.act.navigate,
           words: { limit: t("hist.limit"), normal: t("hist.normal"), zero: t("hist.zero"), axis: t("hist.axis"), step: t("axis.step"), scale: t("hist.scale") },
         },
       },

@@ -10,6 +10,7 @@ import { count, tail } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 import { attachInput } from "./heat-input.js";
+import { attachTouch } from "./heat-touch.js";
 
 /**
  * @typedef {object} HeatData
@@ -43,7 +44,13 @@ export function createHeat(element) {
   let drawn = [];
   /** @type {{ from: number, to: number } | null} */
   let drag = null;
+  /** What two fingers ask for until the page has it. @type {import("../data/geometry.js").Range | null} */
+  let preview = null;
   const stopResize = onResize(element, () => draw());
+  const touch = attachTouch(element, () => data, (range) => {
+    preview = range;
+    draw();
+  });
 
   /** @returns {Layout} */
   function layout() {
@@ -64,7 +71,8 @@ export function createHeat(element) {
   function draw() {
     if (!data) return;
     const place = layout();
-    const { grid, rev, range, scale, theme } = data;
+    const { grid, rev, scale, theme } = data;
+    const range = preview ?? data.range;
     const inputs = [grid, rev, range.from, range.to, scale.low, scale.high, theme, place.width, place.total, devicePixelRatio];
     if (inputs.some((input, i) => input !== drawn[i])) drawPixels(place);
     drawn = inputs;
@@ -74,7 +82,8 @@ export function createHeat(element) {
 
   /** @param {Layout} place */
   function drawPixels(place) {
-    const { grid, range, scale, theme } = /** @type {HeatData} */ (data);
+    const { grid, scale, theme } = /** @type {HeatData} */ (data);
+    const range = preview ?? /** @type {HeatData} */ (data).range;
     const density = devicePixelRatio || 1;
     const plot = place.width - place.gutter - RIGHT;
     const width = Math.max(1, Math.round(plot * density));
@@ -92,7 +101,8 @@ export function createHeat(element) {
 
   /** @param {Layout} place */
   function drawOver(place) {
-    const { grid, range, theme, cursor, route, alerts, lineOf, stepWord } = /** @type {HeatData} */ (data);
+    const { grid, theme, cursor, route, alerts, lineOf, stepWord } = /** @type {HeatData} */ (data);
+    const range = preview ?? /** @type {HeatData} */ (data).range;
     const ink = inkOf(theme);
     const { gutter, width, height, each, total } = place;
     const context = prepare(over, width, TOP + total + AXIS);
@@ -186,6 +196,7 @@ export function createHeat(element) {
   const detach = attachInput(element, {
     data: () => data,
     cellAt,
+    twoFingers: touch.fingers,
     inPlot: (x) => x >= gutterFor(/** @type {HeatData} */ (data).width) && x <= element.clientWidth - RIGHT,
     setDrag(next) {
       drag = next;
@@ -200,6 +211,7 @@ export function createHeat(element) {
     },
     destroy() {
       stopResize();
+      touch.stop();
       detach();
     },
   };
