@@ -165,7 +165,8 @@ export function createController(store) {
   /** @param {any} message */
   function onMessage(message) {
     const state = store.get();
-    if (message.type === "welcome") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    if (message.type === "welcome" || message.type === "alive") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    if (message.type === "gone") return store.set({ runs: { ...state.runs, data: (state.runs.data ?? []).filter((run) => run.name !== message.run) } });
     if (message.type === "run") {
       const runs = state.runs.data ?? [];
       const before = runs.find((run) => run.name === message.run.name);
@@ -184,7 +185,7 @@ export function createController(store) {
     for (const ear of ears) ear(message);
     if (message.type === "scalars") onScalars(message.points);
     else if (message.type === "devices") {
-      const oldest = (Date.now() + state.skew - DEVICE_SECONDS * 1000) * 1e6;
+      const oldest = (Date.now() + (state.skew ?? 0) - DEVICE_SECONDS * 1000) * 1e6;
       const kept = (state.devices.data ?? []).filter((sample) => sample.time_ns > oldest);
       store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
     } else if (message.type === "events") {
@@ -241,6 +242,7 @@ export function createController(store) {
     reload,
     /** @param {(message: any) => void} ear hears the live messages of the open run; "resync": everything has to be asked for again */
     hear: (ear) => void ears.add(ear),
+    offline: live.drop,
     retry: () => (store.get().session === null ? void start() : (live.retry(), reload())),
     start,
     /** @param {Partial<Route>} change */

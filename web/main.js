@@ -94,6 +94,7 @@ store.subscribe(newest.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => store.set({ width: innerWidth }));
 addEventListener("online", controller.retry);
+addEventListener("offline", controller.offline);
 wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 render(store.get());

@@ -207,7 +207,9 @@ class LiveHub:
 
     def _items(self, run: str) -> list[str]:
         with self._store.read() as session:
-            return [encode_json({"type": "run", "run": item}).decode() for item in run_list(session, [run])]
+            found = run_list(session, [run])
+        messages = [{"type": "run", "run": item} for item in found] or [{"type": "gone", "run": run}]
+        return [encode_json(message).decode() for message in messages]
 
     async def _flush(self, run: str, pending: _Pending) -> None:
         for text in await asyncio.to_thread(_texts, run, pending):

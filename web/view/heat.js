@@ -6,7 +6,7 @@ import { PHONE } from "../data/geometry.js";
 import { columnOf, valueAt } from "../data/grid.js";
 import { KINDS, OF_UPDATES } from "../data/route.js";
 import { METRICS, MISSING, NONFINITE, OVER, UNDER, classify, scaleFor } from "../data/scale.js";
-import { count, figure, metricText } from "../data/text.js";
+import { count, figure, metricText, tickLabel } from "../data/text.js";
 import { alertsInView } from "../state.js";
 import { h } from "./dom.js";
 import { createHeat } from "./heat-canvas.js";
@@ -142,7 +142,7 @@ function meaning(metric, value, scale, t) {
   const kind = classify(scale, value);
   if (kind === NONFINITE) return t("meaning.not_finite");
   if (metric === OF_UPDATES) {
-    const band = { low: figure(10 ** scale.low), high: figure(10 ** scale.high) };
+    const band = { low: tickLabel(10 ** scale.low), high: tickLabel(10 ** scale.high) };
     return t(kind === OVER ? "meaning.ratio_high" : kind === UNDER ? "meaning.ratio_low" : "meaning.ratio", band);
   }
   if (kind === OVER) return t("meaning.over", { times: figure(2 ** -value) });

@@ -86,6 +86,9 @@ function linkState(state, { t, act }) {
     return h("span", { class: "link open", role: "status" }, t("link.open"));
   }
   const since = t("link.since", { time: clock(link.since, now) });
+  if (link.status === "waiting" && link.retryAt === null) {
+    return h("span", { class: "link lost", role: "status" }, `${t("link.lost")} ${since} \u00b7 ${t("link.connecting")}`);
+  }
   if (link.status === "waiting" && link.retryAt !== null) {
     const seconds = String(Math.max(0, Math.ceil((link.retryAt - now) / 1000)));
     return [

@@ -5,7 +5,7 @@ import { namesIn, namesText } from "../data/arrange.js";
 import { AUTO_KIND, HOME } from "../data/route.js";
 import { found, toggled } from "../data/run-list.js";
 import { bits, clock, count, duration, figure, tail } from "../data/text.js";
-import { silentSeconds } from "../state.js";
+import { serverNow, silentSeconds } from "../state.js";
 import { h } from "./dom.js";
 import { notFinite, severityMark, sparkline } from "./marks.js";
 import { empty, failure, pendingNote } from "./notes.js";
@@ -104,7 +104,7 @@ function row(run, picked, state, { t, act }) {
   const loss = number(run.last.loss);
   const losses = numbers(run.sparkline);
   const started = run.started_at === null ? null : Date.parse(run.started_at);
-  const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
+  const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? serverNow(state) : Date.parse(run.heartbeat_at ?? "");
   const silent = silentSeconds(state, run);
   return h(
     "tr",
