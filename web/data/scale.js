@@ -34,12 +34,18 @@ export const METRICS = {
   ratio: "ratio",
 };
 
+/** Values of which the ends of a scale of magnitudes are taken, if there are more. */
+const SAMPLE = 50_000;
+
+/** With fewer of them all are looked at: a run that has just begun fills a corner of its cells. */
+const FEW = 1000;
+
 /** Smallest share with a colour of its own: 2^-10, about 0.1 %. */
 const LEAST_SHARE = -10;
 
 /**
  * The scale for a metric over the values at hand. Domains move in coarse steps, so that colours stay put as data comes.
- * @param {string} metric @param {Iterable<number>} values finite ones decide @param {readonly [number, number]} [band] between which a ratio is healthy
+ * @param {string} metric @param {ArrayLike<number>} values finite ones decide @param {readonly [number, number]} [band] between which a ratio is healthy
  * @returns {Scale}
  */
 export function scaleFor(metric, values, band = [1e-7, 0.1]) {
@@ -47,23 +53,43 @@ export function scaleFor(metric, values, band = [1e-7, 0.1]) {
   if (kind === "ratio") return { kind, low: Math.log10(band[0]), high: Math.log10(band[1]), beyond: 1 };
   if (kind === "share") return { kind, low: LEAST_SHARE, high: 0, beyond: 0 };
   if (kind === "count") return { kind, low: 0, high: 1, beyond: 0 };
-  let least = Infinity;
-  let most = -Infinity;
-  /** @type {number[]} */
-  const exponents = [];
-  for (const value of values) {
-    if (!Number.isFinite(value)) continue;
-    const x = kind === "log2" ? (value > 0 ? Math.log2(value) : NaN) : kind === "signed" ? Math.abs(value) : value;
-    if (kind === "log2" && !Number.isNaN(x)) exponents.push(x);
-    if (x < least) least = x;
-    if (x > most) most = x;
+  if (kind === "bits") return { kind, low: calmBits(values), high: 0, beyond: 4 };
+  if (kind === "signed") {
+    let most = 0;
+    for (let i = 0; i < values.length; i++) {
+      const size = Math.abs(/** @type {number} */ (values[i]));
+      if (size > most && size < Infinity) most = size;
+    }
+    return { kind, low: 0, high: most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1, beyond: 0 };
   }
-  if (kind === "bits") return { kind, low: least > 16 && most > 16 ? Math.ceil(most / 16) * 16 : 16, high: 0, beyond: 4 };
-  if (most < least) return { kind, low: 0, high: 1, beyond: 0 };
-  if (kind === "signed") return { kind, low: 0, high: most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1, beyond: 0 };
+  const found = exponents(values, Math.ceil(values.length / SAMPLE) | 1);
+  const all = found.length < FEW ? exponents(values, 1) : found;
+  if (all.length === 0) return { kind, low: 0, high: 1, beyond: 0 };
   // One wild value must not flatten all the others: it is drawn at the emphatic end, which the legend marks with a plus.
-  const high = Math.ceil(quantile(exponents, 0.995) / 2) * 2;
-  return { kind, low: Math.min(high - 4, Math.floor(quantile(exponents, 0.005) / 2) * 2), high, beyond: 0 };
+  const high = Math.ceil(quantile(all, 0.995) / 2) * 2;
+  return { kind, low: Math.min(high - 4, Math.floor(quantile(all, 0.005) / 2) * 2), high, beyond: 0 };
+}
+
+/** Where headroom is of no concern any more: 16 bits, unless all of it is beyond. @param {ArrayLike<number>} values */
+function calmBits(values) {
+  let most = 16;
+  for (let i = 0; i < values.length; i++) {
+    const value = /** @type {number} */ (values[i]);
+    if (value <= 16 && value > -Infinity) return 16;
+    if (value > most && value < Infinity) most = value;
+  }
+  return Math.ceil(most / 16) * 16;
+}
+
+/** log2 of what has one. @param {ArrayLike<number>} values @param {number} every how many are passed over for one that counts */
+function exponents(values, every) {
+  /** @type {number[]} */
+  const found = [];
+  for (let i = 0; i < values.length; i += every) {
+    const value = /** @type {number} */ (values[i]);
+    if (value > 0 && value < Infinity) found.push(Math.log2(value));
+  }
+  return found;
 }
 
 /** @param {readonly number[]} values some @param {number} share 0..1 @returns {number} of at most some 5,000 of them */

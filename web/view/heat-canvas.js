@@ -31,6 +31,16 @@ import { attachTouch } from "./heat-touch.js";
  */
 /** @typedef {{ gutter: number, width: number, lines: number, each: number, height: number, total: number }} Layout */
 
+/** Of layers as they are drawn: block of each, and row by name. @type {WeakMap<readonly import("../data/grid.js").HeatLayer[], { blocks: string[], rowOf: Map<string, number> }>} */
+const named = new WeakMap();
+
+/** @param {readonly import("../data/grid.js").HeatLayer[]} layers */
+function namesOf(layers) {
+  const held = named.get(layers) ?? { blocks: layers.map(({ name }) => blockOf(name)), rowOf: new Map(layers.map(({ name }, row) => [name, row])) };
+  named.set(layers, held);
+  return held;
+}
+
 const TOP = 6;
 const AXIS = 26;
 
@@ -121,7 +131,7 @@ export function createHeat(element) {
     context.strokeStyle = ink.line;
     context.strokeRect(gutter - 0.5, TOP - 0.5, width - gutter - RIGHT + 1, total + 1);
     for (const alert of alerts) {
-      const row = lineOf ? (lineOf.get(alert.layer ?? "") ?? -1) : grid.meta.layers.findIndex((layer) => layer.name === alert.layer);
+      const row = (lineOf ?? namesOf(grid.meta.layers).rowOf).get(alert.layer ?? "") ?? -1;
       if (row < 0 || alert.last_step < range.from || alert.first_step > range.to) continue;
       if ((tensorOf(alert) ?? grid.meta.kind) !== grid.meta.kind) continue;
       const x0 = Math.max(gutter, xOf(alert.first_step, range, gutter, width));
@@ -178,11 +188,12 @@ export function createHeat(element) {
     context.textAlign = "right";
     context.fillStyle = ink.muted;
     context.strokeStyle = ink.line;
+    const { blocks } = namesOf(layers);
     let lastY = -Infinity;
     let lastBlock = "";
     layers.forEach((layer, row) => {
       const single = height >= 11 && each === 1;
-      const block = single ? layer.name : blockOf(layer.name);
+      const block = single ? layer.name : (blocks[row] ?? "");
       const y = yOf(row);
       if (block === lastBlock) return;
       lastBlock = block;
