@@ -205,8 +205,8 @@ def test_the_browsers_clock_is_days_off(place: Place, days: int) -> None:
 
 def test_the_server_is_started_again_while_the_page_is_open(place: Place) -> None:
     with _page(place) as page:
-        page.goto(f"{place.url}/#/run/live/layers?kind=grad&filter=up&layer={NAMES[1]}")
-        drawer = page.get_by_role("complementary", name=NAMES[1])
+        page.goto(f"{place.url}/#/run/live/layers?kind=grad&filter=up&layer={NAMES[0]}")
+        drawer = page.get_by_role("complementary", name=NAMES[0])
         expect(drawer.get_by_role("img", name=re.compile("Histogram"))).to_be_visible()
         view = page.url
         place.stop()
@@ -237,7 +237,7 @@ def _counted(page: Page) -> Counter[str]:
 
 def test_the_network_is_gone_for_an_hour(place: Place) -> None:
     with _page(place, dt.datetime.now(dt.UTC)) as page:
-        page.goto(f"{place.url}/#/run/live/layers?kind=grad&layer={NAMES[1]}")
+        page.goto(f"{place.url}/#/run/live/layers?kind=grad&layer={NAMES[0]}")
         _goes_on(page)
         view = page.url
         page.context.set_offline(True)
@@ -262,7 +262,7 @@ def test_the_network_is_gone_for_an_hour(place: Place) -> None:
 
 def test_the_tab_sleeps_overnight(place: Place) -> None:
     with _page(place, dt.datetime.now(dt.UTC)) as page:
-        page.goto(f"{place.url}/#/run/live/layers?kind=grad&layer={NAMES[1]}")
+        page.goto(f"{place.url}/#/run/live/layers?kind=grad&layer={NAMES[0]}")
         _goes_on(page)
         before = _newest(page)
         session = page.context.new_cdp_session(page)

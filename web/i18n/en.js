@@ -5,6 +5,7 @@ import { configWords } from "./en-config.js";
 import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
+import { ruleWords } from "./en-rules.js";
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -272,5 +273,6 @@ export const en = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
+  ...ruleWords,
   ...scalerWords,
 };

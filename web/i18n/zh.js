@@ -5,6 +5,7 @@ import { configWords } from "./zh-config.js";
 import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
+import { ruleWords } from "./zh-rules.js";
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -273,5 +274,6 @@ export const zh = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
+  ...ruleWords,
   ...scalerWords,
 };
