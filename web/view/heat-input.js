@@ -25,6 +25,8 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
   let pressed = null;
   /** @type {number | undefined} */
   let opening;
+  /** Where the cursor was put since that drawing: the next key may come before another one. @type {{ of: import("./heat-canvas.js").HeatData, cursor: Cursor | null } | null} */
+  let asked = null;
 
   const at = (/** @type {PointerEvent | MouseEvent} */ event) => {
     const box = element.getBoundingClientRect();
@@ -62,7 +64,7 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
       const { x, y } = at(event);
       const cell = cellAt(x, y);
       if (pressed && Math.abs(x - pressed.x) >= DRAG_PX) setDrag({ from: pressed.step, to: cell.step });
-      now.act.point(inPlot(x) || pressed ? cell : null);
+      point(now, inPlot(x) || pressed ? cell : null);
     },
     /** @param {PointerEvent} event */
     pointerup(event) {
@@ -73,7 +75,7 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
       setDrag(null);
       if (!now) return;
       const cell = cellAt(x, y);
-      if (event.pointerType === "touch") return twoFingers() ? undefined : now.act.point(cell);
+      if (event.pointerType === "touch") return twoFingers() ? undefined : point(now, cell);
       if (!start) return;
       if (Math.abs(x - start.x) < DRAG_PX) {
         clearTimeout(opening);
@@ -85,23 +87,24 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
     },
     /** @param {PointerEvent} event */
     pointerleave(event) {
-      if (event.pointerType !== "touch" && document.activeElement !== element) data()?.act.point(null);
+      if (event.pointerType !== "touch" && document.activeElement !== element) point(data(), null);
     },
     dblclick() {
       clearTimeout(opening);
       data()?.act.navigate({ from: null, to: null });
     },
-    blur: () => data()?.act.point(null),
+    blur: () => point(data(), null),
     /** @param {KeyboardEvent} event */
     keydown(event) {
       const now = data();
       if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
-      const { grid, range, cursor, act } = now;
+      const { grid, range, act } = now;
+      const cursor = asked?.of === now ? asked.cursor : now.cursor;
       const rows = grid.meta.layers.length;
       const end = Math.min(range.to, Math.max(range.from, grid.last));
       const from = cursor && cursor.row >= 0 ? cursor : { step: end, row: 0 };
       const move = (/** @type {number} */ steps, /** @type {number} */ down) =>
-        act.point({
+        point(now, {
           step: Math.min(end, Math.max(range.from, from.step + steps)),
           row: Math.min(rows - 1, Math.max(0, from.row + down)),
         });
@@ -112,14 +115,14 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
         ArrowRight: () => move(grid.cell * stride, 0),
         ArrowUp: () => move(0, -stride),
         ArrowDown: () => move(0, stride),
-        Home: () => act.point({ step: range.from, row: from.row }),
-        End: () => act.point({ step: end, row: from.row }),
+        Home: () => point(now, { step: range.from, row: from.row }),
+        End: () => point(now, { step: end, row: from.row }),
         Enter: () => open(from),
         "+": () => zoom(from.step, 0.5),
         "=": () => zoom(from.step, 0.5),
         "-": () => zoom(from.step, 2),
         0: () => act.navigate({ from: null, to: null }),
-        Escape: () => act.point(null),
+        Escape: () => point(now, null),
       };
       const action = keys[event.key];
       if (!action) return;
@@ -127,6 +130,13 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
       action();
     },
   };
+
+  /** @param {import("./heat-canvas.js").HeatData | null} now @param {Cursor | null} cursor */
+  function point(now, cursor) {
+    if (!now) return;
+    asked = { of: now, cursor };
+    now.act.point(cursor);
+  }
 
   /** @param {Cursor} cell */
   function open(cell) {

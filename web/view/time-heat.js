@@ -123,21 +123,28 @@ export function createTimeHeat(element) {
     return row < 0 || row >= data.names.length ? null : { row, column: Math.min(data.cells.columns - 1, Math.max(0, place)) };
   }
 
-  element.onpointermove = (event) => data?.point(cellAt(event));
-  element.onpointerleave = () => data?.point(null);
+  /** The next key may come before the page is drawn anew. @param {TimeHeatData["cursor"]} cursor */
+  function point(cursor) {
+    if (!data) return;
+    data = { ...data, cursor };
+    data.point(cursor);
+  }
+
+  element.onpointermove = (event) => point(cellAt(event));
+  element.onpointerleave = () => point(null);
   element.onclick = (event) => {
     const cell = cellAt(event);
     if (cell) data?.choose(cell.row);
   };
   element.onkeydown = (event) => {
     if (!data) return;
-    const { cells, names } = data;
-    const at = data.cursor ?? { row: 0, column: cells.columns - 1 };
+    const { cells, names, cursor } = data;
+    const at = cursor ?? { row: 0, column: cells.columns - 1 };
     const moves = /** @type {Record<string, [number, number]>} */ ({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
     const move = moves[event.key];
     if (event.key === "Enter") data.choose(at.row);
-    else if (event.key === "Escape") data.point(null);
-    else if (move) data.point(data.cursor ? { row: Math.min(names.length - 1, Math.max(0, at.row + move[0])), column: Math.min(cells.columns - 1, Math.max(0, at.column + move[1])) } : at);
+    else if (event.key === "Escape") point(null);
+    else if (move) point(cursor ? { row: Math.min(names.length - 1, Math.max(0, at.row + move[0])), column: Math.min(cells.columns - 1, Math.max(0, at.column + move[1])) } : at);
     else return;
     event.preventDefault();
   };
