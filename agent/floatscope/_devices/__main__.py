@@ -10,6 +10,8 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,13 +23,13 @@ from floatscope._devices._sampler import Sampler
 from floatscope._leash import die_with_parent
 
 
-def _sample_until_parent_ends(out: int, root: Path, period_s: float, timeout_s: float) -> None:
+def _sample_until_parent_ends(out: int, sampler: Callable[[], Sampler], period_s: float) -> None:
     parent = os.getppid()
     try:
-        sampler = Sampler(root, timeout_s)
+        opened = sampler()
         due = time.monotonic()
         while os.getppid() == parent:
-            os.write(out, encode_line(Sample(devices=tuple(sampler.read()))))
+            os.write(out, encode_line(Sample(devices=tuple(opened.read()))))
             due = max(due + period_s, time.monotonic())
             # Standard input never carries anything; it ends with the parent.
             if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
@@ -42,11 +44,14 @@ def main() -> None:
     parser.add_argument("--sysfs", type=Path, default=Path("/sys"), help="where the kernel's files are")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between readings")
     parser.add_argument("--timeout", type=float, default=2.5, help="seconds that one source may take")
+    parser.add_argument("--files-only", action="store_true", help="leave the vendors' libraries alone")
+    parser.add_argument("--parent", type=int, help="process that this one must not outlive (default: its parent)")
     parser.add_argument("--count", action="store_true", help="say how many cards AMD SMI shows, and end")
     options = parser.parse_args()
     # Ctrl-C goes to the whole terminal; the agent still wants readings while it says goodbye.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(os.getppid())
+    # Named, because a parent that was killed while this process started has been replaced as the parent.
+    die_with_parent(options.parent or os.getppid())
     # Vendor libraries print; the pipe is for readings alone. pyrsmi logs an error for every figure a card lacks.
     out = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -56,7 +61,8 @@ def main() -> None:
         if options.count:
             os.write(out, msgspec.json.encode(count_cards(options.sysfs, options.timeout)))
             os._exit(0)
-        _sample_until_parent_ends(out, options.sysfs, options.period, options.timeout)
+        sampler = partial(Sampler, options.sysfs, options.timeout, files_only=options.files_only)
+        _sample_until_parent_ends(out, sampler, options.period)
     # No clean-up: vendor libraries are known to crash in theirs, and a reading that hangs would hold us.
     os._exit(0)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from ctypes import c_int, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, percent, whole
 
-__all__ = ["PyrsmiCards"]
+__all__ = ["PyrsmiCards", "driver_is_live"]
 
+_T = TypeVar("_T")
 _POINTER = c_void_p
 _ARGUMENT_TYPES = {
     # pyrsmi 1.1 calls this one with three of its four arguments. Declared, the call raises before C reads the fourth
@@ -38,7 +40,7 @@ class PyrsmiCards:
             raise Unavailable(f"pyrsmi: not installed ({error})") from error
         self._rocml: Any = rocml
         # pyrsmi asks a shell to read this file; the answer is the same without one.
-        rocml._driver_initialized = lambda: _is_live(root)
+        rocml._driver_initialized = lambda: driver_is_live(root)
         try:
             _declare_argument_types(rocml)
             rocml.smi_initialize()
@@ -48,6 +50,7 @@ class PyrsmiCards:
         if count < 1:
             raise Unavailable("pyrsmi: AMD SMI shows no card")
         self._count = count
+        self._lasting: dict[tuple[int, str], Any] = {}
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in AMD SMI's order."""
@@ -59,14 +62,23 @@ class PyrsmiCards:
             time_ns=time.time_ns(),
             backend="pyrsmi",
             index=index,
-            pci=self._pci(index),
-            name=rocml.smi_get_device_name(index) or None,
+            pci=self._once(index, "pci", self._pci),
+            name=self._once(index, "name", lambda card: rocml.smi_get_device_name(card) or None),
             vram_used_bytes=whole(rocml.smi_get_device_memory_used(index)),
-            vram_total_bytes=whole(rocml.smi_get_device_memory_total(index)) or None,
+            vram_total_bytes=self._once(
+                index, "total", lambda card: whole(rocml.smi_get_device_memory_total(card)) or None
+            ),
             busy_percent=percent(rocml.smi_get_device_utilization(index)),
             memory_busy_percent=percent(rocml.smi_get_device_memory_busy(index)),
             power_watts=number(rocml.smi_get_device_average_power(index)),
         )
+
+    def _once(self, index: int, what: str, ask: Callable[[int], _T | None]) -> _T | None:
+        """What stays as it is while the card is there: not asked again once it was to be had."""
+        known: _T | None = self._lasting.get((index, what))
+        if known is None and (known := ask(index)) is not None:
+            self._lasting[index, what] = known
+        return known
 
     def _pci(self, index: int) -> str | None:
         packed = whole(self._rocml.smi_get_device_pci_id(index))
@@ -88,7 +100,8 @@ def _declare_argument_types(rocml: Any) -> None:  # noqa: ANN401  # an untyped m
             getattr(rocml.rocm_lib, name).argtypes = types
 
 
-def _is_live(root: Path) -> bool:
+def driver_is_live(root: Path) -> bool:
+    """Whether amdgpu is loaded and serves, by ``root`` (normally /sys)."""
     try:
         return (root / "module/amdgpu/initstate").read_text().strip() == "live"
     except OSError:

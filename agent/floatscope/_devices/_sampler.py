@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from floatscope import wire
 from floatscope._devices._figures import Cards, Unavailable, fill
 from floatscope._devices._nvml import NvmlCards
 from floatscope._devices._rocm import PyrsmiCards
+from floatscope._devices._rocm_smi import RocmSmiCards
 from floatscope._devices._sysfs import SysfsCards
 
 __all__ = ["RocmCards", "Sampler", "in_time"]
@@ -42,31 +44,45 @@ def in_time(call: Callable[[], _T], timeout_s: float, what: str) -> _T:
 
 
 class RocmCards:
-    """pyrsmi's cards, each missing figure filled from sysfs by PCI address; sysfs alone when pyrsmi cannot be had."""
+    """AMD SMI's cards through pyrsmi, else ROCm SMI's, each missing figure filled from sysfs by PCI address.
 
-    def __init__(self, root: Path, timeout_s: float) -> None:
+    sysfs alone where neither can be had.
+    """
+
+    def __init__(self, root: Path, timeout_s: float, *, files_only: bool) -> None:
         self._timeout_s = timeout_s
-        self._pyrsmi: Cards | None = None
+        self._smi: Cards | None = None
         self._sysfs: Cards | None = None
         self.findings: list[str] = []
-        try:
-            self._pyrsmi = in_time(lambda: PyrsmiCards(root), timeout_s, "pyrsmi")
-        except Unavailable as finding:
-            self.findings.append(str(finding))
+        libraries: list[tuple[str, Callable[[Path], Cards]]] = [("pyrsmi", PyrsmiCards), ("rocm-smi", RocmSmiCards)]
+        for name, library in () if files_only else libraries:
+            try:
+                self._smi = in_time(partial(library, root), timeout_s, name)
+                break
+            except Unavailable as finding:
+                self.findings.append(str(finding))
         try:
             self._sysfs = in_time(lambda: SysfsCards(root, timeout_s / 2), timeout_s, "sysfs")
         except Unavailable as finding:
             self.findings.append(str(finding))
-        if self._pyrsmi is None and self._sysfs is None:
+        if self._smi is None and self._sysfs is None:
             raise Unavailable("; ".join(self.findings))
 
     def read(self) -> list[wire.Device]:
         """One reading per card; ``Unavailable`` once neither source answers."""
         by_address = {reading.pci: reading for reading in self._read_sysfs()}
-        readings = self._read_pyrsmi()
+        readings = self._read_smi()
         if by_address:
-            # An address that the kernel does not know cannot be joined with anything.
-            readings = [fill(reading, by_address[reading.pci]) for reading in readings if reading.pci in by_address]
+            # An address that the kernel does not know cannot be joined with anything. The backend names both whether
+            # there was something to fill or not: a card must not become another one when a figure of it is lost.
+            readings = [
+                msgspec.structs.replace(
+                    fill(reading, by_address[reading.pci]),
+                    backend=f"{reading.backend}+{by_address[reading.pci].backend}",
+                )
+                for reading in readings
+                if reading.pci in by_address
+            ]
         readings = readings or list(by_address.values())
         if not readings:
             raise Unavailable("; ".join(self.findings))
@@ -76,37 +92,46 @@ class RocmCards:
         if self._sysfs is None:
             return []
         try:
-            return in_time(self._sysfs.read, self._timeout_s, "sysfs")
+            # It looks to its own time, card by card.
+            return self._sysfs.read()
         except Unavailable as finding:
             self.findings.append(str(finding))
             self._sysfs = None
             return []
 
-    def _read_pyrsmi(self) -> list[wire.Device]:
-        if self._pyrsmi is None:
+    def _read_smi(self) -> list[wire.Device]:
+        if self._smi is None:
             return []
         try:
-            return in_time(self._pyrsmi.read, self._timeout_s, "pyrsmi")
+            return in_time(self._smi.read, self._timeout_s, "the SMI library")
         except Unavailable as finding:
             # The hanging call still holds the library: it is not asked again.
             self.findings.append(str(finding))
-            self._pyrsmi = None
+            self._smi = None
             return []
 
 
-class Sampler:
-    """All cards of this machine. Raises ``Unavailable`` with every reason when there is none."""
+def _nvml(timeout_s: float) -> Callable[[], list[wire.Device]]:
+    cards = in_time(NvmlCards, timeout_s, "nvml")
+    return lambda: in_time(cards.read, 3 * timeout_s, "nvml")
 
-    def __init__(self, root: Path, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._sources: list[Cards] = []
+
+class Sampler:
+    """All cards of this machine; those of the kernel's files alone with ``files_only``.
+
+    Raises ``Unavailable`` with every reason when there is none.
+    """
+
+    def __init__(self, root: Path, timeout_s: float, *, files_only: bool = False) -> None:
+        self._sources: list[Callable[[], list[wire.Device]]] = []
         self._numbers: dict[str, int] = {}
         self.findings: list[str] = []
-        attempts: list[Callable[[], Cards]] = [
-            lambda: RocmCards(root, timeout_s),
-            lambda: in_time(NvmlCards, timeout_s, "nvml"),
+        # RocmCards looks to its own time: one more thread for each reading would be a tenth of what 8 cards cost.
+        attempts: list[Callable[[], Callable[[], list[wire.Device]]]] = [
+            lambda: RocmCards(root, timeout_s, files_only=files_only).read,
+            lambda: _nvml(timeout_s),
         ]
-        for attempt in attempts:
+        for attempt in attempts[:1] if files_only else attempts:
             try:
                 self._sources.append(attempt())
             except Unavailable as finding:
@@ -122,7 +147,7 @@ class Sampler:
         readings: list[wire.Device] = []
         for source in list(self._sources):
             try:
-                readings += in_time(source.read, 3 * self._timeout_s, "driver")
+                readings += source()
             except Unavailable as finding:
                 self.findings.append(str(finding))
                 self._sources.remove(source)

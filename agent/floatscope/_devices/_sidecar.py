@@ -20,7 +20,10 @@ _LONGEST_LINE = 1 << 20
 
 
 class Sidecar:
-    """A child process that reads the cards. ``reason`` says why there are no readings, once that is known."""
+    """A child process that reads the cards. ``reason`` says why there are no readings, once that is known.
+
+    A vendor's library may end the process it is in: then the process is started once more, without any of them.
+    """
 
     def __init__(self, *, sysfs: Path = Path("/sys"), period_s: float = 1.0) -> None:
         self._command = [
@@ -31,8 +34,9 @@ class Sidecar:
             f"--period={period_s}",
         ]
         self._process: subprocess.Popen[bytes] | None = None
-        self._ending: subprocess.Popen[bytes] | None = None
+        self._ending: list[subprocess.Popen[bytes]] = []
         self._rest = b""
+        self._ended = ""
         self.reason: str | None = None
 
     @property
@@ -44,7 +48,12 @@ class Sidecar:
         """Start the process; failing to is a ``reason``, not an error."""
         try:
             self._process = subprocess.Popen(
-                [interpreter(), *self._command],
+                [
+                    interpreter(),
+                    *self._command,
+                    f"--parent={os.getpid()}",
+                    *(["--files-only"] if self._ended else []),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -60,14 +69,13 @@ class Sidecar:
     def poll(self) -> tuple[wire.Device, ...]:
         """The newest reading of every card since the last call, () when there is none. Never blocks."""
         newest: tuple[wire.Device, ...] = ()
-        if self._ending is not None and self._ending.poll() is not None:
-            self._ending = None
+        self._ending = [process for process in self._ending if process.poll() is None]
         while self._process is not None and (data := self._read(self._process)) is not None:
             if not data:
                 # It closes its output a moment before it ends, or is stuck inside a driver.
                 status = self._process.poll()
                 ended = "closed its output" if status is None else f"ended with status {status}"
-                self._give_up(f"the device sidecar {ended}")
+                self._start_again(f"the device sidecar {ended}")
                 break
             *lines, self._rest = (self._rest + data).split(b"\n")
             if len(self._rest) > _LONGEST_LINE:
@@ -81,7 +89,7 @@ class Sidecar:
                 if isinstance(message, Sample):
                     newest = message.devices
                 else:
-                    self._give_up(message.reason)
+                    self._give_up(f"{self._ended}; {message.reason}" if self._ended else message.reason)
         return newest
 
     @staticmethod
@@ -89,6 +97,17 @@ class Sidecar:
         """What is there: b"" at the end, None while there is nothing."""
         assert process.stdout is not None
         return process.stdout.read(65536)
+
+    def _start_again(self, ended: str) -> None:
+        """It ended and did not say why."""
+        if self._ended:
+            self._give_up(ended)
+            return
+        logger.info("%s: cards are read by the kernel's files alone", ended)
+        self._ended = ended
+        self._rest = b""
+        self._dismiss()
+        self.start()
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -105,19 +124,18 @@ class Sidecar:
         process.kill()
         process.stdin.close()
         process.stdout.close()
-        self._ending = process
+        self._ending.append(process)
 
     def close(self) -> None:
         """End the process and collect it."""
         self._dismiss()
-        process, self._ending = self._ending, None
-        if process is None:
-            return
-        try:
-            process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            # Stuck inside a driver: the kernel ends it when the call returns.
-            logger.debug("the device sidecar %d does not end", process.pid)
+        for process in self._ending:
+            try:
+                process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                # Stuck inside a driver: the kernel ends it when the call returns.
+                logger.debug("the device sidecar %d does not end", process.pid)
+        self._ending = []
 
     def forget(self) -> None:
         """In a forked child: close the inherited ends, so that the sidecar sees when the parent ends."""
@@ -125,8 +143,7 @@ class Sidecar:
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()
             process.stdout.close()
-        for inherited in (process, self._ending):
-            if inherited is not None:
-                # Not our child: without this the object would complain that it still runs.
-                inherited.returncode = 0
-        self._ending = None
+        for inherited in (*self._ending, *([] if process is None else [process])):
+            # Not our child: without this the object would complain that it still runs.
+            inherited.returncode = 0
+        self._ending = []

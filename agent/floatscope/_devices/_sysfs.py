@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from floatscope import wire
@@ -13,6 +15,19 @@ from floatscope._devices._figures import Unavailable, number, pci_address, perce
 __all__ = ["SysfsCards"]
 
 _AMD = "0x1002"
+_CARD = re.compile(r"card(\d+)")
+_LONGEST = 4096
+"""Bytes that the kernel gives of one attribute: a page."""
+
+
+@dataclass(slots=True)
+class _Lasting:
+    """What stays as it is while a card is there, once it was to be had: read again each second it would be most of the
+    cost."""
+
+    name: str | None = None
+    vram_total_bytes: int | None = None
+    thermometer: str | None = None
 
 
 class SysfsCards:
@@ -26,15 +41,27 @@ class SysfsCards:
         self._root = root
         self._timeout_s = timeout_s
         self._stuck: dict[Path, threading.Thread] = {}
+        self._links: tuple[tuple[str, str], ...] = ()
+        self._found: dict[Path, _Lasting] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
 
     def _folders(self) -> list[Path]:
-        # Found anew each time: cards come and go with driver resets and partition changes.
-        cards = [path for path in (self._root / "class/drm").glob("card*") if re.fullmatch(r"card\d+", path.name)]
-        cards.sort(key=lambda path: int(path.name.removeprefix("card")))
-        folders = [(path / "device").resolve() for path in cards]
-        return [folder for folder in folders if _text(folder / "vendor") == _AMD]
+        """Of the devices. Cards come and go with driver resets and partition changes: then they are looked for anew."""
+        drm = f"{self._root}/class/drm"
+        try:
+            # By os, here and below: pathlib costs ten times as much, and this is each second.
+            names = [name for name in os.listdir(drm) if _CARD.fullmatch(name)]  # noqa: PTH208
+        except OSError:
+            names = []
+        names.sort(key=lambda name: int(name.removeprefix("card")))
+        links = tuple((name, _link(f"{drm}/{name}")) for name in names)
+        if links == self._links:
+            return list(self._found)
+        folders = [(self._root / "class/drm" / name / "device").resolve() for name in names]
+        self._found = {folder: _Lasting() for folder in folders if _text(f"{folder}/vendor") == _AMD}
+        self._links = links
+        return list(self._found)
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in the order of the card numbers."""
@@ -49,7 +76,7 @@ class SysfsCards:
         deadline = time.monotonic() + self._timeout_s
         patience = self._timeout_s / 2
         while asked and time.monotonic() < deadline:
-            reader = threading.Thread(target=_read_cards, args=(asked, readings), daemon=True)
+            reader = threading.Thread(target=_read_cards, args=(asked, self._found, readings), daemon=True)
             reader.start()
             reader.join(patience)
             asked = [(index, folder) for index, folder in asked if folder not in readings]
@@ -63,53 +90,85 @@ def _silent(index: int, folder: Path) -> wire.Device:
     return wire.Device(time_ns=time.time_ns(), backend="sysfs", index=index, pci=pci_address(folder.name))
 
 
-def _read_cards(cards: list[tuple[int, Path]], readings: dict[Path, wire.Device]) -> None:
+def _read_cards(cards: list[tuple[int, Path]], found: dict[Path, _Lasting], readings: dict[Path, wire.Device]) -> None:
     for index, folder in cards:
         try:
-            readings[folder] = _read_card(index, folder)
+            readings[folder] = _read_card(index, folder, found[folder])
         except OSError:  # it went while its folder was listed
             readings[folder] = _silent(index, folder)
 
 
-def _read_card(index: int, folder: Path) -> wire.Device:
-    sensors = min((folder / "hwmon").glob("hwmon*"), default=folder / "hwmon/none")
+def _read_card(index: int, folder: Path, lasting: _Lasting) -> wire.Device:
+    # A driver that was loaded again has another number here.
+    sensors = f"{folder}/hwmon/{min(_listed(f'{folder}/hwmon'), default='none')}"
+    if lasting.name is None:
+        lasting.name = _text(f"{folder}/product_name") or None
+    if lasting.vram_total_bytes is None:
+        lasting.vram_total_bytes = whole(_text(f"{folder}/mem_info_vram_total")) or None
     # MI300 has the present power, MI200 and earlier the average; power is in microwatts.
-    power = _figure(sensors / "power1_input", 1e-6)
+    power = _figure(f"{sensors}/power1_input", 1e-6)
     if power is None:
-        power = _figure(sensors / "power1_average", 1e-6)
+        power = _figure(f"{sensors}/power1_average", 1e-6)
     return wire.Device(
         time_ns=time.time_ns(),
         backend="sysfs",
         index=index,
         pci=pci_address(folder.name),
-        name=_text(folder / "product_name") or None,
-        vram_used_bytes=whole(_text(folder / "mem_info_vram_used")),
-        vram_total_bytes=whole(_text(folder / "mem_info_vram_total")) or None,
-        busy_percent=percent(_text(folder / "gpu_busy_percent")),
-        memory_busy_percent=percent(_text(folder / "mem_busy_percent")),
+        name=lasting.name,
+        vram_used_bytes=whole(_text(f"{folder}/mem_info_vram_used")),
+        vram_total_bytes=lasting.vram_total_bytes,
+        busy_percent=percent(_text(f"{folder}/gpu_busy_percent")),
+        memory_busy_percent=percent(_text(f"{folder}/mem_busy_percent")),
         power_watts=power,
-        temperature_celsius=_temperature(sensors),
+        temperature_celsius=_temperature(sensors, lasting),
     )
 
 
-def _temperature(sensors: Path) -> float | None:
+def _temperature(sensors: str, lasting: _Lasting) -> float | None:
     """The junction's, else the edge's: MI300X has no edge sensor. The files hold millidegrees Celsius."""
-    by_label = {_text(path): path for path in sensors.glob("temp*_label")}
+    if lasting.thermometer is not None:
+        value = _figure(f"{sensors}/{lasting.thermometer}", 1e-3)
+        if value is not None:
+            return value
+    lasting.thermometer = None
+    labels = [name for name in _listed(sensors) if name.startswith("temp") and name.endswith("_label")]
+    by_label = {_text(f"{sensors}/{name}"): name.replace("_label", "_input") for name in labels}
     for label in ("junction", "edge"):
         if label in by_label:
-            value = _figure(by_label[label].with_name(by_label[label].name.replace("_label", "_input")), 1e-3)
+            value = _figure(f"{sensors}/{by_label[label]}", 1e-3)
             if value is not None:
+                if label == "junction" or "junction" not in by_label:
+                    lasting.thermometer = by_label[label]
                 return value
     return None
 
 
-def _figure(path: Path, scale: float) -> float | None:
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _figure(path: str, scale: float) -> float | None:
     return number(_text(path), scale)
 
 
-def _text(path: Path) -> str | None:
+def _text(path: str) -> str | None:
+    # Open and read each time: an attribute that stays open is that of a device which may have gone.
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, _LONGEST).decode(errors="replace").strip()
+        finally:
+            os.close(file)
     except OSError:
         # Not every card has every file, and a suspended card answers EBUSY or EPERM.
         return None

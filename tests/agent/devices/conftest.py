@@ -34,7 +34,8 @@ class FakeSys:
         card = device / f"drm/card{number}"
         card.mkdir(parents=True)
         (card / "device").symlink_to("../..")
-        (self.root / f"class/drm/card{number}").symlink_to(card)
+        # Relative, as the kernel has it: it leads to the same card where the tree is mounted.
+        (self.root / f"class/drm/card{number}").symlink_to(f"../../devices/pci0000:00/{address}/drm/card{number}")
         # A connector of the card must not be taken for another card.
         (self.root / f"class/drm/card{number}-DP-1").mkdir()
         self.write(

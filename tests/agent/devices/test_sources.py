@@ -107,6 +107,34 @@ def test_sysfs_average_power_and_edge_temperature_of_older_cards(fake_sys: FakeS
     assert reading.temperature_celsius == pytest.approx(47.0)
 
 
+def test_sysfs_asks_again_for_what_was_not_to_be_had(fake_sys: FakeSys) -> None:
+    device = fake_sys.card(0, "0000:05:00.0")
+    fake_sys.write(device, product_name="", mem_info_vram_total="N/A")
+    fake_sys.write(device / "hwmon/hwmon3", temp1_label="edge", temp1_input=47_000, temp2_input="N/A")
+    cards = SysfsCards(fake_sys.root)
+    [reading] = cards.read()
+    assert (reading.name, reading.vram_total_bytes, reading.temperature_celsius) == (None, None, 47.0)
+    fake_sys.write(device, product_name="MI300X", mem_info_vram_total=GIB)
+    fake_sys.write(device / "hwmon/hwmon3", temp2_input=61_000)
+    [reading] = cards.read()
+    assert (reading.name, reading.vram_total_bytes, reading.temperature_celsius) == ("MI300X", GIB, 61.0)
+
+
+def test_sysfs_follows_a_driver_that_was_loaded_again(fake_sys: FakeSys) -> None:
+    first = fake_sys.card(0, "0000:05:00.0")
+    cards = SysfsCards(fake_sys.root)
+    assert [one.name for one in cards.read()] == ["AMD Instinct MI300X OAM"]
+    # The sensors have a new number, and the card's number went to another card.
+    (first / "hwmon/hwmon3").rename(first / "hwmon/hwmon9")
+    fake_sys.write(first / "hwmon/hwmon9", temp2_input=33_000)
+    assert [one.temperature_celsius for one in cards.read()] == [33.0]
+    (fake_sys.root / "class/drm/card0").unlink()
+    second = fake_sys.card(1, "0000:25:00.0")
+    (fake_sys.root / "class/drm/card1").rename(fake_sys.root / "class/drm/card0")
+    fake_sys.write(second, product_name="another")
+    assert [(one.pci, one.name) for one in cards.read()] == [("0000:25:00.0", "another")]
+
+
 def test_sysfs_without_a_card_says_so(fake_sys: FakeSys) -> None:
     with pytest.raises(Unavailable, match="no AMD card below"):
         SysfsCards(fake_sys.root)
