@@ -10,9 +10,11 @@ from tests.server.bodies import layer, scalars, summaries
 
 __all__ = ["LAYERS", "PARTS", "SPIKE_LAYER", "SPIKE_STEP", "STEPS", "tell_many"]
 
-LAYERS, STEPS = 5000, 128
+LAYERS, STEPS = 5000, 32
+BLOCK = 2
+"""Steps that fit the bytes of a block."""
 PARTS = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.gate", "mlp.up", "mlp.down", "norm.1", "norm.2", "router")
-SPIKE_LAYER, SPIKE_STEP = 3777, 77
+SPIKE_LAYER, SPIKE_STEP = 3777, 21
 
 
 def tell_many(address: str, run: str) -> None:
@@ -20,12 +22,12 @@ def tell_many(address: str, run: str) -> None:
     names = [f"model.layers.{i // len(PARTS)}.{PARTS[i % len(PARTS)]}" for i in range(LAYERS)]
     table = [layer(i, name, ("grad", "fp16" if i % 2 else "e5m2")) for i, name in enumerate(names)]
     bodies = []
-    for first in range(0, STEPS, 32):
-        absmax = np.ones((32, LAYERS), np.float32)
-        if first <= SPIKE_STEP < first + 32:
+    for first in range(0, STEPS, BLOCK):
+        absmax = np.ones((BLOCK, LAYERS), np.float32)
+        if first <= SPIKE_STEP < first + BLOCK:
             absmax[SPIKE_STEP - first, SPIKE_LAYER] = 2.0**18
         parts = (summaries("grad", first, absmax),)
         bodies.append(
-            wire.Body(first_step=first, steps=32, summaries=parts, scalars=(scalars("loss", first, [2.0] * 32),))
+            wire.Body(first_step=first, steps=BLOCK, summaries=parts, scalars=(scalars("loss", first, [2.0] * BLOCK),))
         )
     tell(address, run, bodies, layers=table)

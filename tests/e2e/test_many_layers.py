@@ -45,9 +45,11 @@ def test_the_worst_of_the_layers_of_a_line_is_seen(visit: Visit) -> None:
     colours = [page.evaluate(_COLOUR, [at, share]) for at in (line - 1, line, line + 1)]
     assert colours[0] == colours[2] != colours[1]
     canvas = page.locator(".heat-map canvas.cells")
-    canvas.scroll_into_view_if_needed()
+    canvas.evaluate("canvas => canvas.scrollIntoView()")
+    box = canvas.bounding_box()
+    assert box is not None
     assert canvas.evaluate("canvas => canvas.clientHeight") == -(-LAYERS // EACH)
-    canvas.hover(position={"x": share * canvas.evaluate("canvas => canvas.clientWidth"), "y": line + 0.5})
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + line + 0.5)
     expect(page.locator("#readout")).to_contain_text(SICK)
     expect(page.locator("#readout")).to_contain_text("Over the limit")
 
