@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import CDPSession, Page, expect
+from playwright.sync_api import CDPSession, FloatRect, Page, expect
 
 from floatscope import wire
 from tests.chromium import Visit, visiting
@@ -59,17 +58,18 @@ def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
         yield visit
 
 
-def _go(page: Page, url: str, place: str) -> dict[str, float]:
+def _go(page: Page, url: str, place: str) -> FloatRect:
     """Where the cells are."""
     page.goto(f"{url}/#/run/run/layers?{place}")
     page.locator(".heat-map canvas.cells").wait_for()
     page.wait_for_function("() => document.querySelector('.sweep') === null")
     box = page.locator(".heat-map canvas.cells").bounding_box()
     assert box is not None
-    return dict(box)
+    return box
 
 
-def _drag(page: Page, box: Any, start: float, end: float, y: float = 30) -> None:  # noqa: ANN401 - a box of Playwright's
+def _drag(page: Page, box: FloatRect | None, start: float, end: float, y: float = 30) -> None:
+    assert box is not None
     page.mouse.move(box["x"] + box["width"] * start, box["y"] + y)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * end, box["y"] + y, steps=4)
