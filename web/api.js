@@ -1,6 +1,9 @@
 /** Requests to the server that served the page, and to nothing else. */
 
 import { decodeBlock } from "./data/fsb1.js";
+import { BLOCK, JSON_TYPE, early, initOf } from "./early.js";
+
+export { runPath } from "./data/paths.js";
 
 /** An answer that is no data: what happened and what to do. */
 export class ApiError extends Error {
@@ -14,9 +17,9 @@ export class ApiError extends Error {
 }
 
 /** @param {string} method @param {string} path @param {{ accept?: string, body?: unknown, signal?: AbortSignal }} options */
-async function request(method, path, { accept = "application/json", body, signal }) {
+async function request(method, path, { accept = JSON_TYPE, body, signal }) {
   /** @type {RequestInit} */
-  const init = { method, headers: { Accept: accept }, credentials: "same-origin", cache: "no-store" };
+  const init = { ...initOf(accept), method };
   if (signal) init.signal = signal;
   if (body !== undefined) {
     init.body = JSON.stringify(body);
@@ -25,7 +28,7 @@ async function request(method, path, { accept = "application/json", body, signal
   /** @type {Response} */
   let response;
   try {
-    response = await fetch(path, init);
+    response = (method === "GET" ? await early(path) : null) ?? (await fetch(path, init));
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", "", "");
@@ -48,7 +51,7 @@ export async function getJson(path, signal) {
 
 /** @param {string} path @param {AbortSignal} [signal] */
 export async function getBlock(path, signal) {
-  const response = await request("GET", path, { accept: "application/vnd.floatscope.block", ...(signal ? { signal } : {}) });
+  const response = await request("GET", path, { accept: BLOCK, ...(signal ? { signal } : {}) });
   return decodeBlock(await response.arrayBuffer());
 }
 
@@ -56,12 +59,4 @@ export async function getBlock(path, signal) {
 export async function send(method, path, body) {
   const text = await (await request(method, path, body === undefined ? {} : { body })).text();
   return text === "" ? null : JSON.parse(text);
-}
-
-/** @param {string} run @param {string} [rest] @param {Record<string, string | number | null>} [query] null: left out */
-export function runPath(run, rest = "", query = {}) {
-  const fields = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) if (value !== null) fields.set(name, String(value));
-  const text = fields.toString();
-  return `/api/v1/runs/${encodeURIComponent(run)}${rest}${text ? `?${text}` : ""}`;
 }

@@ -4,8 +4,11 @@ import { ApiError, getJson, runPath, send } from "./api.js";
 import { float32 } from "./data/fsb1.js";
 import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
+import { SCALARS } from "./data/overview-series.js";
 import { looksCloser } from "./data/overhead.js";
+import { heatQuery } from "./data/paths.js";
 import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
+import { HEAT_TABS } from "./data/tab-fields.js";
 import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { fetchGrid, fetchLayer } from "./grids.js";
@@ -17,9 +20,6 @@ import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
 /** @typedef {import("./data/route.js").Route} Route */
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
-const SCALARS = ["loss", "grad_norm", "loss_scale", "lr"];
-/** Tabs of a run that show the heat map, and so have it followed. */
-const HEAT_TABS = ["overview", "layers"];
 const DEVICE_SECONDS = 300;
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
@@ -79,9 +79,9 @@ export function createController(store) {
   }
 
   async function loadHeat() {
-    const { run, tab, kind, metric, format, from, to } = store.get().route;
-    if (kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return;
-    await load("heat", (signal) => fetchGrid(run, { kind, metric, format, from, to }, signal));
+    const { route } = store.get();
+    if (route.kind === AUTO_KIND || !HEAT_TABS.includes(route.tab)) return;
+    await load("heat", (signal) => fetchGrid(route.run, heatQuery(route), signal));
   }
 
   function loadLayer() {
@@ -118,15 +118,16 @@ export function createController(store) {
   function loadRun() {
     const { route } = store.get();
     if (route.page !== "run") return;
+    // First what is looked at first: the server answers a few questions at a time.
+    void loadHeat().then(loadLayer);
+    void loadSeries();
+    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("detail", async (signal) => {
       const detail = await getJson(runPath(route.run), signal);
       store.set({ skipped: detail.skipped_steps.map((/** @type {{ step: number }} */ skipped) => skipped.step) });
       return detail;
     });
-    void load("alerts", (signal) => getJson(runPath(route.run, "/alerts"), signal));
     void load("devices", (signal) => getJson(runPath(route.run, "/devices", { seconds: DEVICE_SECONDS }), signal));
-    void loadSeries();
-    void loadHeat().then(loadLayer);
   }
 
   function subscribe() {
@@ -193,7 +194,11 @@ export function createController(store) {
       store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
       const told = message.events.filter((/** @type {{ kind: string }} */ event) => DISAGREEMENTS.includes(event.kind));
       const { data } = state.detail;
-      if (data && told.length > 0) store.set({ detail: { ...state.detail, data: { ...data, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
+      const saved = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "checkpoint").map((/** @type {import("./data/chart-marks.js").Checkpoint} */ event) => ({ ...event, attempt: currentRun(state)?.attempt ?? 1 }));
+      if (data && told.length + saved.length > 0) {
+        const checkpoints = [...data.checkpoints, ...saved];
+        store.set({ detail: { ...state.detail, data: { ...data, checkpoints, checkpoints_saved: data.checkpoints_saved + saved.length, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
+      }
     } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
     else if (message.type === "layers") void loadHeat();
     else if (message.type === "resync") reload();

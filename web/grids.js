@@ -1,16 +1,22 @@
 /** What the heat map and the drawer of a layer ask the server for. */
 
 import { getBlock, getJson, runPath } from "./api.js";
+import { heatPath } from "./data/paths.js";
 import { float32 } from "./data/fsb1.js";
+<<<<<<< HEAD
 import { COLUMN_LIMIT, gridFrom } from "./data/grid.js";
 import { LAYER_METRICS, layerSeriesFrom } from "./data/layer-series.js";
+=======
+import { gridFrom } from "./data/grid.js";
+import { LAYER_METRICS, layerSeriesFrom, updateRatio } from "./data/layer-series.js";
+>>>>>>> main
 
 /** Cells of a small chart. */
 const POINTS = 240;
 
 /** @param {string} run @param {Record<string, string | number | null>} query @param {AbortSignal} signal */
 export async function fetchGrid(run, query, signal) {
-  const block = await getBlock(runPath(run, "/heatmap", { columns: COLUMN_LIMIT, ...query }), signal);
+  const block = await getBlock(heatPath(run, query), signal);
   return gridFrom(/** @type {import("./data/grid.js").HeatMeta} */ (/** @type {unknown} */ (block.meta)), float32(block, "values").data);
 }
 

@@ -74,13 +74,17 @@ const actions = {
 
 /** @param {import("./state.js").State} state */
 function render(state) {
-  document.documentElement.lang = state.language === "zh" ? "zh-CN" : "en";
-  document.documentElement.dataset["theme"] = state.theme;
+  const { documentElement } = document;
+  const language = state.language === "zh" ? "zh-CN" : "en";
+  if (documentElement.lang !== language) documentElement.lang = language;
+  if (documentElement.dataset["theme"] !== state.theme) documentElement.dataset["theme"] = state.theme;
   const run = state.route.page === "run" ? currentRun(state) : null;
   const headroom = run?.worst ? number(run.worst.headroom) : undefined;
   const t = translator(state.language);
   const place = state.route.page === "run" ? state.route.run : state.route.page === "compare" ? t("compare.title") : state.route.page === "alerts" ? t(`desk.${state.route.desk.tab}`) : "";
-  document.title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
+  const title = `${headroom === undefined ? "" : `${bits(headroom)} b \u00b7 `}${place === "" ? "" : `${place} \u00b7 `}Floatscope`;
+  // A title that is set is told to the window, the same one too.
+  if (document.title !== title) document.title = title;
   patch(root, [page(state, { t, act: actions })]);
 }
 
@@ -99,18 +103,21 @@ wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 render(store.get());
 await controller.start();
-// Two frames later the first data has been painted; only then may 4.8 MB of chart library take the thread.
-requestAnimationFrame(() => requestAnimationFrame(() => void whenHeatIsDrawn()));
+const stopWaiting = store.subscribe((state) => {
+  if (!showsAll(state)) return;
+  stopWaiting();
+  // In the frame after the next one this one is on the screen; only then may 4.8 MB of chart library take the thread.
+  requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => void loadCharts())));
+});
 
-async function whenHeatIsDrawn() {
-  const ready = (/** @type {import("./state.js").State} */ { route, heat }) => route.page === "compare" || (route.page === "run" && heat.status !== "loading");
-  if (!ready(store.get())) {
-    const stop = store.subscribe((state) => {
-      if (!ready(state) || (state.route.page === "run" && state.heat.status === "idle")) return;
-      stop();
-      requestAnimationFrame(() => void whenHeatIsDrawn());
-    });
-    return;
-  }
+/** Whether what needs no chart library has been drawn on a page that has charts. @param {import("./state.js").State} state */
+function showsAll({ route, heat, detail }) {
+  if (route.page === "compare") return true;
+  const loading = (/** @type {string} */ status) => status === "idle" || status === "loading";
+  // A run without layers, and a tab without the heat map, never ask for one.
+  return route.page === "run" && (!loading(heat.status) || (heat.status === "idle" && !loading(detail.status)));
+}
+
+async function loadCharts() {
   store.set({ plotly: await loadPlotly() });
 }

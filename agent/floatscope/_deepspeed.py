@@ -182,6 +182,7 @@ class DeepSpeedTap:
             buffer.framework_norm_of = self._read
         limit = float(optimizer.clip_grad)
         if limit > 0:
+            buffer.clip_norm = limit
             ratio = limit / (norm + 1e-6)
             self._recorder.clipped(ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0))
 

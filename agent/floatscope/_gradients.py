@@ -398,6 +398,7 @@ class _ClipObserver:
             buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
             buffer.framework_norm_scaled = 0 if self._tap.is_unscaled(ours[0]) else scaled
             buffer.framework_norm_of = sum(p.grad is not None for p in ours)
+            buffer.clip_norm = float(named["max_norm"])
         ratio = float(named["max_norm"]) / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.clipped(clipped)

@@ -120,7 +120,7 @@ class Pending:
             sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
             values[norm] = sumsq if share else math.sqrt(sumsq)
         scaling = _Scaling(loss_scales, self._scales.changed(loss_scales), self._buffer.scaler_of)
-        scalars, events = _conclusions(self.step, values, scaling, gradients)
+        scalars, events = _conclusions(self.step, values, scaling, gradients, self._buffer.clip_norm)
         rows_lost = self._rows_lost()
         return StepRecord(
             step=self.step,
@@ -204,14 +204,21 @@ class _Scaling(NamedTuple):
         return self.scales.get(self.scaler_of.get(optimizer, FIRST_SCALER), 1.0)
 
 
+def _clipped(norm: float, limit: float) -> float:
+    """What ``torch.nn.utils.clip_grads_with_norm_`` leaves of a 2-norm: NaN of an infinite one, multiplied by 0."""
+    coefficient = limit / (norm + 1e-6)
+    return norm if coefficient >= 1 else norm * coefficient
+
+
 def _scale_name(number: int) -> str:
     return "loss_scale" if number == FIRST_SCALER else f"loss_scale/{number - FIRST_SCALER}"
 
 
 def _conclusions(
-    step: int, values: _Values, scaling: _Scaling, gradients: int
+    step: int, values: _Values, scaling: _Scaling, gradients: int, clip_norm: float | None
 ) -> tuple[dict[str, float], list[wire.Event]]:
-    """The scalars of the step and the events that follow from its numbers. ``gradients`` were read in it."""
+    """The scalars of the step and the events that follow from its numbers. ``gradients`` were read in it;
+    ``clip_norm`` is the norm to which those in the framework's norm were clipped."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
     given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
     measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
@@ -240,7 +247,11 @@ def _conclusions(
         # Of gradients that are clipped in parts there is no norm of all.
         if what == FRAMEWORK and compared == gradients:
             scale = scaling.scales.get(scaled, 1.0)
-            scalars["grad_norm/framework"] = value / scale if 0 < scale < math.inf else value
+            carried = scale if 0 < scale < math.inf else 1.0
+            scalars["grad_norm/framework"] = value / carried
+            if clip_norm is not None and clip_norm < math.inf:
+                scalars["clip_norm"] = clip_norm / carried
+                scalars["grad_norm/clipped"] = _clipped(value, clip_norm) / carried
     nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
     if nonfinite:
         scalars["raw_loss_nonfinite"] = sum(nonfinite)

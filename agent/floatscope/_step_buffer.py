@@ -62,6 +62,8 @@ class StepBuffer:
     """The scaler whose loss scale it carries; 0 for none."""
     framework_norm_of: int = 0
     """Gradients of ours in it."""
+    clip_norm: float | None = None
+    """The norm to which those are clipped, with the same factor."""
     phases: Times | None = None
     """What events on a card will tell of the step's phases."""
     lost: str | None = "internal"

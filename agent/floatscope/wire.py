@@ -28,6 +28,7 @@ __all__ = [
     "PLACEMENTS",
     "PROTOCOL",
     "PROTOCOL_MIN",
+    "READ_SELDOM",
     "SCALINGS",
     "SUBPROTOCOL",
     "Ack",
@@ -211,7 +212,14 @@ class Event(_Struct, frozen=True, kw_only=True):
 
 
 class Device(_Struct, frozen=True, kw_only=True):
-    """One reading of one card; a figure that could not be had is None, never 0. ``time_ns`` is wall-clock."""
+    """One reading of one card; a figure that could not be had is None, never 0. ``time_ns`` is wall-clock.
+
+    Those in ``READ_SELDOM`` are missing in most readings. ``pcie_width`` (lanes) and
+    ``pcie_speed_gts`` (GT/s) are those of the narrowest and of the slowest link between the card and the processor,
+    ``pcie_max_...`` what all of them could do. ``xgmi_bytes_per_s``: read and written over all XGMI links. ECC errors
+    and replays are counted from the driver's start. ``throttle_..._percent`` is the share of the time since the reading
+    before in which the card was slowed: at its power or current limit, by heat, or by a signal from outside.
+    """
 
     time_ns: int
     backend: str
@@ -228,6 +236,24 @@ class Device(_Struct, frozen=True, kw_only=True):
     reserved_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+    core_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    pcie_width: int | None = None
+    pcie_speed_gts: float | None = None
+    pcie_max_width: int | None = None
+    pcie_max_speed_gts: float | None = None
+    pcie_replays: int | None = None
+    xgmi_links: int | None = None
+    xgmi_bytes_per_s: float | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    throttle_power_percent: float | None = None
+    throttle_thermal_percent: float | None = None
+    throttle_brake_percent: float | None = None
+
+
+READ_SELDOM = Device.__struct_fields__[Device.__struct_fields__.index("pcie_width") :]
+"""Figures of ``Device`` that a source has in one of many readings."""
 
 
 class Dump(_Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from floatscope_server.settings import Settings
 __all__ = ["ROUTERS", "create_app"]
 
 ROUTERS = (
+    page.router,  # first: a page asks for a hundred files, and routes are tried in turn
     query_routes.router,
     window_routes.router,
     scaler_routes.router,
@@ -49,7 +50,6 @@ ROUTERS = (
     ingest.router,
     live_socket.router,
     health.router,
-    page.router,
 )
 
 

@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine, insert
+from sqlalchemy import Connection, Engine, Insert, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlmodel import Session, SQLModel
@@ -58,7 +59,13 @@ def append(connection: Connection, table: type[SQLModel], rows: Sequence[Mapping
 
         copy_rows(connection, table, rows)
     elif rows:
-        connection.execute(insert(table), rows)
+        connection.execute(_insert(table), rows)
+
+
+@cache
+def _insert(table: type[SQLModel]) -> Insert:
+    """Made once, of the table and not of the model: that takes as long as to run it."""
+    return insert(SQLModel.metadata.tables[str(table.__tablename__)])
 
 
 def trouble(error: BaseException) -> Trouble | None:

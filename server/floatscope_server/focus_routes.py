@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -9,6 +10,7 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from floatscope import wire
+from floatscope_server.audit import Actor, record
 from floatscope_server.query.dumps import dump_content, dump_list
 from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.layertable import run_layers
@@ -47,7 +49,7 @@ class FocusOut(BaseModel):
 
 
 @router.post("/focus")
-async def focus(run: str, wanted: FocusIn, services: Running) -> FocusOut:
+async def focus(run: str, wanted: FocusIn, services: Running, actor: Actor) -> FocusOut:
     """Have the connected agents of the run read more in each of their next steps, whatever that costs."""
     # What an earlier attempt left behind comes over a connection too, and has no step to look closer at.
     attempt = await services.answer(lambda session: _attempt_with(session, run, wanted.layers))
@@ -60,6 +62,9 @@ async def focus(run: str, wanted: FocusIn, services: Running) -> FocusOut:
             f"no agent of {'these ranks of ' if wanted.ranks else ''}this run is connected, so nobody can look closer",
             "ask while the training runs and its agent reaches this server",
         )
+    await asyncio.to_thread(
+        services.store.write, lambda session: record(session, actor, "run.focus", run, wanted.model_dump())
+    )
     return FocusOut(agents=told, steps=wanted.steps)
 
 

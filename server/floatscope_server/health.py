@@ -40,7 +40,7 @@ def _counts(session: Session) -> dict[str, dict[str, int]]:
 
 @router.get("/metrics")
 async def metrics(services: Running) -> Response:
-    """Figures of this server in the Prometheus text format."""
+    """Figures of this server, and of the cards that agents tell of, in the Prometheus text format."""
     counted = await services.answer(_counts)
     counters, intake, viewers = services.store.counters, services.intake, tuple(services.live.viewers)
     lines: list[str] = []
@@ -68,4 +68,5 @@ async def metrics(services: Running) -> Response:
         ("cache_bytes", "gauge", "Decoded telemetry kept for queries.", services.reader.nbytes),
     ):
         lines += [f"# HELP floatscope_{name} {text}", f"# TYPE floatscope_{name} {kind}", f"floatscope_{name} {value}"]
+    lines += services.cards.lines()
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")

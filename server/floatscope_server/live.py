@@ -6,9 +6,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from floatscope_server.blocks import pack
 from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json
 from floatscope_server.observation import Observation
+from floatscope_server.query.devices import sample_of
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.layertable import log2_limits
 from floatscope_server.query.ratio import live_ratio
@@ -156,7 +158,7 @@ class LiveHub:
                 steps = np.frombuffer(series.steps, "<i8").tolist()
                 values = np.frombuffer(series.values, "<f8").tolist()
                 pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
-            pending.devices += [{**msgspec.structs.asdict(d), "rank": observation.rank} for d in body.devices]
+            pending.devices += [sample_of(device, observation.rank) for device in body.devices]
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
             pending.summaries += [(summary, observation.layers) for summary in body.summaries]
 
@@ -255,9 +257,11 @@ def _size(body: wire.Body) -> int:
 
 
 def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]]) -> list[bytes]:
-    """New columns of ``heat`` as FSB1, neighbouring steps of the same layers joined."""
+    """New columns of ``heat`` as FSB1: of each step the worst of its ranks, neighbouring steps of the same layers
+    joined."""
     metric = METRICS[heat.metric]
-    joined: list[tuple[int, list[int], list[np.ndarray]]] = []
+    worse = np.fmin if metric.worst == "min" else np.fmax
+    columns: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
     for summary, layers in summaries:
         if summary.kind != heat.kind:
             continue
@@ -266,12 +270,18 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
         shown = [layers[index] for index in rows]
         limits = log2_limits(shown, heat.kind, heat.format, metric)
         plane = metric.plane(frame, limits[frame.layers])
+<<<<<<< HEAD
         if metric.over is not None:
             plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
         if joined and joined[-1][1] == rows and joined[-1][0] + sum(map(len, joined[-1][2])) == frame.first_step:
             joined[-1][2].append(plane)
         else:
             joined.append((frame.first_step, rows, [plane]))
+=======
+        steps = columns.setdefault(tuple(rows), {})
+        for step, values in enumerate(plane, frame.first_step):
+            steps[step] = worse(steps[step], values) if step in steps else values
+>>>>>>> main
     return [
         pack(
             {
@@ -283,7 +293,15 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
                 "first_step": first,
                 "layers": rows,
             },
-            {"values": np.concatenate(planes)},
+            {"values": np.stack([steps[step] for step in range(first, last + 1)])},
         )
-        for first, rows, planes in joined
+        for rows, steps in columns.items()
+        for first, last in _stretches(steps)
     ]
+
+
+def _stretches(steps: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of neighbouring ``steps``."""
+    for _, run in groupby(enumerate(sorted(steps)), key=lambda place: place[1] - place[0]):
+        found = [step for _, step in run]
+        yield found[0], found[-1]

@@ -321,6 +321,9 @@ class DeviceFacts(SQLModel, table=True):
     pci: str | None = None
     name: str | None = None
     vram_total_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    pcie_max_width: int | None = Field(default=None, sa_type=BigInteger)
+    pcie_max_speed_gts: float | None = None
+    xgmi_links: int | None = Field(default=None, sa_type=BigInteger)
 
 
 class RankEvent(SQLModel, table=True):

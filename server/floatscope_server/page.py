@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import html
-import mimetypes
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from floatscope_server.pagefiles import ENTRY, LARGE, PageFile, PageFiles
 from floatscope_server.responses import JSONText, Refusal
 
 __all__ = ["router", "web_folder"]
@@ -19,7 +19,10 @@ __all__ = ["router", "web_folder"]
 router = APIRouter(include_in_schema=False)
 
 _PLOTLY = "plotly.min.js"
-_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+_ASK = "no-cache"
+"""Asked for every time and answered 304: an upgrade never meets files of the version before."""
 
 
 def web_folder() -> Path:
@@ -28,55 +31,46 @@ def web_folder() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "web"
 
 
-@lru_cache(maxsize=1)
-def _plotly() -> Path:
+@cache
+def _files() -> PageFiles:
     spec = find_spec("plotly")
     assert spec is not None
     assert spec.origin is not None
-    return Path(spec.origin).parent / "package_data" / _PLOTLY
+    return PageFiles(web_folder(), {_PLOTLY: Path(spec.origin).parent / "package_data" / _PLOTLY})
 
 
-def _file(path: str) -> Path:
-    if path == _PLOTLY:
-        return _plotly()
-    root = web_folder().resolve()
-    hidden = any(part.startswith(".") for part in path.split("/"))
-    try:
-        found = None if hidden or not path.isprintable() else (root / path).resolve()
-        if found is not None and found.is_relative_to(root) and found.is_file():
-            return found
-    except OSError:
-        pass  # no file system has such a name
-    raise Refusal(404, "not_found", "there is no such file", "open / for the dashboard")
-
-
-@lru_cache(maxsize=256)
-def _content(path: Path, changed_ns: int) -> tuple[bytes, str]:
-    """Bytes and ETag; ``changed_ns`` is there so that an edited file is read again."""
-    data = path.read_bytes()
-    return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-
-
-def _served(request: Request, path: Path) -> Response:
-    data, etag = _content(path, path.stat().st_mtime_ns)
-    # Asked for every time and answered 304: an upgrade never meets files of the version before.
-    headers = {"etag": etag, "cache-control": "no-cache"}
+async def _served(request: Request, file: PageFile, caching: str) -> Response:
+    zipped = None
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        large = len(file.data) >= LARGE
+        zipped = await asyncio.to_thread(lambda: file.gzipped) if large else file.gzipped
+    etag = f'"{file.etag}{"" if zipped is None else "-gz"}"'
+    headers = {"etag": etag, "cache-control": caching, "vary": "accept-encoding"}
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return Response(data, media_type=kind, headers=headers)
+    if zipped is None:
+        return Response(file.data, media_type=file.media_type, headers=headers)
+    return Response(zipped, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
 
 
 @router.get("/")
-def index(request: Request) -> Response:
+async def index(request: Request) -> Response:
     """The dashboard."""
-    return _served(request, _file("index.html"))
+    # The first of all requests of a page: what has been edited since is read anew here.
+    now = await asyncio.to_thread(_files().take)
+    return await _served(request, now.files[ENTRY], _ASK)
 
 
 @router.get("/static/{path:path}")
-def static(path: str, request: Request) -> Response:
-    """A file of the dashboard."""
-    return _served(request, _file(path))
+async def static(path: str, request: Request) -> Response:
+    """A file of the dashboard; ``@VERSION/`` before its path: it may be kept for ever."""
+    held = _files().held
+    file, kept = (None, False) if held is None else held.named(path)
+    if not kept:
+        file, kept = (await asyncio.to_thread(_files().take)).named(path)
+    if file is None:
+        raise Refusal(404, "not_found", "there is no such file", "open / for the dashboard")
+    return await _served(request, file, _FOR_EVER if kept else _ASK)
 
 
 @router.get("/openapi.json")

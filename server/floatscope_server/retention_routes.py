@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col, delete
 
+from floatscope_server.audit import Actor, record
 from floatscope_server.models import Retention
 from floatscope_server.query.line import UnknownRunError, run_named
 from floatscope_server.responses import JSONText, Refusal
@@ -61,15 +62,15 @@ async def retention(services: Running) -> Response:
 
 
 @router.put("/retention")
-async def set_retention(wanted: RetentionIn, services: Running) -> Response:
+async def set_retention(wanted: RetentionIn, services: Running, actor: Actor) -> Response:
     """Change it. What has been dropped does not come back."""
-    return JSONText(await _set(services, None, wanted))
+    return JSONText(await _set(services, actor, None, wanted))
 
 
 @router.delete("/retention")
-async def reset_retention(services: Running) -> Response:
+async def reset_retention(services: Running, actor: Actor) -> Response:
     """Go back to what is built in."""
-    return JSONText(await _set(services, None, None))
+    return JSONText(await _set(services, actor, None, None))
 
 
 @router.get("/runs/{run}/retention")
@@ -79,22 +80,24 @@ async def run_retention(run: str, services: Running) -> Response:
 
 
 @router.put("/runs/{run}/retention")
-async def set_run_retention(run: str, wanted: RetentionIn, services: Running) -> Response:
+async def set_run_retention(run: str, wanted: RetentionIn, services: Running, actor: Actor) -> Response:
     """Change it for this run. What has been dropped does not come back."""
-    return JSONText(await _set(services, run, wanted))
+    return JSONText(await _set(services, actor, run, wanted))
 
 
 @router.delete("/runs/{run}/retention")
-async def reset_run_retention(run: str, services: Running) -> Response:
+async def reset_run_retention(run: str, services: Running, actor: Actor) -> Response:
     """Go back to what holds for all runs."""
-    return JSONText(await _set(services, run, None))
+    return JSONText(await _set(services, actor, run, None))
 
 
 @router.delete("/runs/{run}", status_code=202)
-async def delete_run(run: str, services: Running) -> Response:
+async def delete_run(run: str, services: Running, actor: Actor) -> Response:
     """Delete a run that is over, for good: it is out of sight at once, and its rows go in the background."""
     try:
-        found = await asyncio.to_thread(services.store.delete_run, run)
+        found = await asyncio.to_thread(
+            services.store.delete_run, run, lambda session: record(session, actor, "run.delete", run)
+        )
     except LiveRunError:
         raise Refusal(
             409,
@@ -108,15 +111,18 @@ async def delete_run(run: str, services: Running) -> Response:
     return JSONText({"run": run, "state": "deleted"}, status_code=202)
 
 
-async def _set(services: Running, run: str | None, wanted: RetentionIn | None) -> dict[str, object]:
+async def _set(services: Running, actor: str, run: str | None, wanted: RetentionIn | None) -> dict[str, object]:
     def write(session: Session) -> dict[str, object]:
         run_id = _ALL_RUNS if run is None else run_named(session, run).id or 0
+        subject = "all runs" if run is None else run
         if wanted is None:
+            record(session, actor, "retention.reset", subject)
             session.execute(delete(Retention).where(col(Retention.run_id) == run_id))
         else:
             changed = {**keeping_of(session, run_id).model_dump(), **wanted.model_dump(exclude_unset=True)}
             _check(changed)
             set_keeping(session, run_id, changed)
+            record(session, actor, "retention.set", subject, wanted.model_dump(exclude_unset=True))
         return _shown(session, run_id)
 
     shown = await asyncio.to_thread(services.store.write, write)

@@ -17,6 +17,7 @@ from floatscope_server.alerts.engine import AlertEngine
 from floatscope_server.alerts.outbox import Outbox
 from floatscope_server.alerts.receivers.targets import Targets, read_targets
 from floatscope_server.auth import Gatekeeper
+from floatscope_server.card_metrics import CardMetrics
 from floatscope_server.database import utc
 from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
@@ -57,6 +58,7 @@ class Services:
         self.answers = Answers(settings.answer_bytes)
         self._flights = Flights()
         self.live = LiveHub(self.store, settings)
+        self.cards = CardMetrics(clock)
         self.alerts = AlertEngine(self.store, self.live, settings)
         self.sealer = Sealer(self.store, lost_after_s=settings.lost_after_s)
         self.keeper = Keeper(self.store)
@@ -86,7 +88,7 @@ class Services:
         if not self.store.started:
             await asyncio.to_thread(self.prepare)
         self.live.start()
-        self.store.observers += [self.live.observe, self.alerts.observe]
+        self.store.observers += [self.live.observe, self.alerts.observe, self.cards.observe]
         self.agents.start()
         self.alerts.observers.append(self.agents.alert_fired)
         self.alerts.start()

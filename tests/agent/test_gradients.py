@@ -90,6 +90,8 @@ def test_plain_step(attach: Attach, make: MakeOptimizer, clip: bool) -> None:
     coefficients = [0.01 / (norm + 1e-6) for norm in norms] if clip else [None] * 3
     assert sink.scalar("clip_coef") == (pytest.approx(coefficients, rel=1e-5) if clip else coefficients)
     assert sink.scalar("grad_norm/framework") == (pytest.approx(norms, rel=1e-5) if clip else [None] * 3)
+    assert sink.scalar("clip_norm") == [0.01 if clip else None] * 3
+    assert sink.scalar("grad_norm/clipped") == (pytest.approx([0.01] * 3, rel=1e-3) if clip else [None] * 3)
     assert sink.scalar("lr") == [0.01] * 3
     assert sink.scalar("skipped") == [None] * 3
 
@@ -313,7 +315,24 @@ def test_clipping_in_parts_and_by_the_public_name(attach: Attach) -> None:
     assert_read(sink, 0, want)
     coefficient = sink.scalar("clip_coef")[0]
     assert coefficient == pytest.approx(1e-3 / (want["0"].norm + 1e-6), rel=1e-5)
-    assert sink.scalar("grad_norm/framework") == [None], "there is none of all"
+    for name in ("grad_norm/framework", "grad_norm/clipped", "clip_norm"):
+        assert sink.scalar(name) == [None], "there is none of all"
+
+
+@pytest.mark.parametrize("limit", [1e3, math.inf])
+def test_a_limit_that_is_not_reached_leaves_the_norm_as_it_is(attach: Attach, limit: float) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer)
+    backward(model)
+    clip_grad_norm_(model.parameters(), limit)
+    after = norm_by_hand(model)
+    optimizer.step()
+    scope.step()
+    # Who clips at infinity wants to know the norm, and has no limit.
+    limited = limit < math.inf
+    assert sink.scalar("clip_norm") == [limit if limited else None]
+    assert sink.scalar("grad_norm/clipped") == [pytest.approx(after, rel=1e-5) if limited else None]
 
 
 def test_the_norm_of_clipping_scaled_gradients(attach: Attach) -> None:
@@ -327,6 +346,7 @@ def test_the_norm_of_clipping_scaled_gradients(attach: Attach) -> None:
     scaler.update()
     scope.step()
     assert sink.scalar("grad_norm/framework") == pytest.approx(sink.scalar("grad_norm"), rel=1e-5)
+    assert sink.scalar("clip_norm") == [1e9 / 2.0**14], "in units of the gradients without the scale"
 
 
 def test_tied_frozen_and_unused_parameters(attach: Attach) -> None:

@@ -1,6 +1,6 @@
 """``make bench``: every measurement behind a figure in the documents, one after the other.
 
-``python -m tests.bench [NAME ...]`` runs the named ones only.
+``python -m tests.bench [NAME ...]`` runs the named ones only; options after one name are those of the bench.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 import os
 import platform
 import sys
+from itertools import dropwhile
 
 _BENCHES = {
     "agent": "added time of a training step on the CPU, paired steps",
@@ -26,11 +27,17 @@ _BENCHES = {
     "engines": "commits of SQLite and PostgreSQL, without a network",
     "check": "reading logs and replaying the rules over them",
     "rules": "from a block to the verdict of all rules, 8 ranks of 300 layers",
+    "page": "the page in Chromium: to the first useful paint, zoom, 20 viewers of a live run, memory",
     "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    options = list(dropwhile(lambda argument: not argument.startswith("-"), arguments))
+    names = arguments[: len(arguments) - len(options)]
+    if options and len(names) != 1:
+        print("options go with one bench", file=sys.stderr)
+        return 2
     unknown = [name for name in names if name not in _BENCHES]
     if unknown:
         print(f"no bench called {', '.join(unknown)}; there are {', '.join(_BENCHES)}", file=sys.stderr)
@@ -38,7 +45,7 @@ def main(names: list[str]) -> int:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for name in names or _BENCHES:
         print(f"\n{name}: {_BENCHES[name]}")
-        importlib.import_module(f"tests.bench.{name}").main()
+        importlib.import_module(f"tests.bench.{name}").main(*options)
     return 0
 
 

@@ -148,9 +148,30 @@ def _eight(rank: int, now: float) -> tuple[wire.Device, ...]:
                     temperature_celsius=71.0 if known else None,
                     alloc_retries=0 if known else None,
                     ooms=0 if known else None,
+                    core_clock_mhz=2100.0 - second % 30 if known else None,
+                    memory_clock_mhz=1300.0 if known else None,
+                    **(_seldom(number) if known and second % 60 == number else {}),
                 )
             )
     return tuple(found)
+
+
+def _seldom(number: int) -> dict[str, Any]:
+    """Card 3 has lost half its lanes, card 2 is too hot, and card 1 has errors from before this run."""
+    return {
+        "pcie_width": 8 if number == 3 else 16,
+        "pcie_speed_gts": 32.0,
+        "pcie_max_width": 16,
+        "pcie_max_speed_gts": 32.0,
+        "pcie_replays": 12 * number,
+        "xgmi_links": 7,
+        "xgmi_bytes_per_s": 41.5e9,
+        "ecc_corrected": 1234,
+        "ecc_uncorrected": 2 if number == 1 else 0,
+        "throttle_power_percent": 90.0,
+        "throttle_thermal_percent": 35.0 if number == 2 else 0.0,
+        "throttle_brake_percent": 0.0,
+    }
 
 
 def tell_fp8(address: str, run: str) -> None:

@@ -117,6 +117,28 @@ def test_cards_are_told_apart_and_unknown_figures_are_dashes(visit: Visit) -> No
     ]
 
 
+def test_what_is_read_seldom_is_shown_with_what_is_wrong(visit: Visit) -> None:
+    page = visit.page
+    visit.go("run/fp16/devices")
+    rows = page.locator(".cards-health tbody tr")
+    expect(rows).to_have_count(8)
+    assert rows.nth(1).get_by_role("cell").all_inner_texts() == [
+        *("2071 MHz", "1300 MHz"),
+        *("\u00d716 \u00b7 32 GT/s", "7 links \u00b7 41.5 GB/s", "2", "1,234", "12", "90 %", "0 %", "0 %"),
+    ]
+    expect(rows.nth(3)).to_contain_text("\u00d78 of \u00d716")
+    expect(rows.nth(2).locator(".mark-warning")).to_have_count(1)
+    # One stopped answering, one tells little.
+    for silent in (6, 7):
+        assert set(rows.nth(silent).get_by_role("cell").all_inner_texts()) == {"\u2014"}
+    expect(page.get_by_role("region", name="What the rules say")).to_contain_text("works on 8 of the 16 lanes")
+    visit.go("run/fp16/devices?card=1+0000:02:00")
+    for chart in ("Clocks", "Clocks held down, share of the time", "ECC errors since the driver's start"):
+        expect(page.get_by_role("img", name=re.compile(f"^{chart} of card 1"))).to_be_visible()
+    visit.go("run/bf16/devices")
+    expect(page.get_by_text("None of these was read on these cards.")).to_be_visible()
+
+
 def test_the_map_is_read_by_keyboard_and_opens_a_card(visit: Visit) -> None:
     page = visit.page
     visit.go("run/fp16/devices")
@@ -136,7 +158,7 @@ def test_the_map_is_read_by_keyboard_and_opens_a_card(visit: Visit) -> None:
     expect(page.get_by_role("heading", name=re.compile("0 \u00b7 1 \u00b7 AMD Instinct MI300X"))).to_be_visible()
     assert "card=0+0000" in page.url
     page.get_by_role("link", name="whole run").click()
-    expect(page.locator(".time-chart")).to_have_count(4)
+    expect(page.locator(".time-chart")).to_have_count(7)
     expect(page.get_by_text("Spread 18 points")).to_be_visible()
     page.get_by_label("Metric").select_option("power_watts")
     expect(page.get_by_text(re.compile("Spread 0 W"))).to_be_visible()

@@ -46,6 +46,9 @@ def test_a_focus_may_be_on_some_ranks_kinds_and_layers(
     assert (reply.status, reply.json) == (200, {"agents": 2, "steps": 5})
     order = wire.Focus(steps=5, kinds=("activations", "histograms"), layers=("block", "head"))
     assert [ranks[rank].hear() for rank in (0, 2)] == [order] * 2
+    (line,) = server.json("/api/v1/audit")
+    assert (line["actor"], line["action"], line["subject"]) == ("local", "run.focus", "run")
+    assert line["detail"] == {"steps": 5, "ranks": [0, 2], **wanted}
     assert isinstance(ranks[1].ask(wire.Beat()), wire.Beat)
     assert ranks[1].told == []
     none = _focus(server, http, "run", {"steps": 5, "ranks": [3]})

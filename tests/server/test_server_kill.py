@@ -25,6 +25,7 @@ from floatscope_server.query.line import Stretch, run_named
 from floatscope_server.query.series import raw_series
 from floatscope_server.settings import Settings
 from floatscope_server.store.parts import MAX_STEP
+from floatscope_server.store.replay import WARM_UP_STEPS
 from floatscope_server.store.tilestore import Place, StreamKey, read_planes
 from floatscope_server.tiles.geometry import COLUMNS
 from floatscope_server.tiles.statistics import Agg, Stat
@@ -167,6 +168,24 @@ def _until_sealed(settings: Settings, load: Load, before: int) -> None:
         time.sleep(0.1)
 
 
+def _until_due(settings: Settings, load: Load) -> None:
+    """Until all ranks are so far past what is sealed that the next tile is being made, or is about to be."""
+    end = time.monotonic() + 300.0
+    while not load.broken and min(load.acked) < _sealed_steps(settings) + COLUMNS + WARM_UP_STEPS:
+        assert time.monotonic() < end, "no tile became due"
+        time.sleep(0.02)
+
+
+def _sealed_steps(settings: Settings) -> int:
+    reader = database_of(settings).reader()
+    try:
+        with reader.session() as session:
+            sealed = select(StreamState.sealed).join(Stream).where(Stream.name == "layer/grad")
+            return session.exec(sealed).one_or_none() or 0
+    finally:
+        reader.close()
+
+
 def _summaries(session: Session, run: int, end: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Of the layer, by step up to ``end``: elements over all ranks, and the largest magnitude."""
     state = session.exec(select(StreamState).join(Stream).where(Stream.name == "layer/grad")).one()
@@ -225,6 +244,10 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
                 # The rules tell how far they are once a second, and only what they have judged is sealed.
                 before = _sealed(settings)
                 _until_sealed(settings, load, before)
+            elif kills > 3 and number % 2:
+                # The sealer looks every half a second, and works for some ms: each of these comes elsewhere.
+                _until_due(settings, load)
+                time.sleep(0.6 * (number * 0.618 % 1))
             server.process.kill()
             server.finish()
             server = serve()

@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from floatscope import wire
 from floatscope_server.listener import listen
-from floatscope_server.live import Viewer
+from floatscope_server.live import Heat, Viewer, heat_blocks
 from floatscope_server.settings import Settings
 
 pytestmark = pytest.mark.engines("sqlite")
@@ -139,6 +139,23 @@ def test_each_kind_of_news_comes(
     item = everybody.until("run")["run"]
     assert item["name"] == "run"
     assert set(item) == set(server.json("/api/v1/runs")[0])
+
+
+def test_ranks_of_a_step_come_as_one_column(make: Make, unpack: Unpack) -> None:
+    layers = {0: make.layer(0, "a", ("grad", "fp16")), 1: make.layer(1, "b", ("grad", "fp16"))}
+    sent = [
+        make.summaries("grad", 0, [[1.0, 8.0], [2.0, 2.0]]),
+        make.summaries("grad", 0, [[4.0, 1.0], [1.0, 1.0]]),
+        make.summaries("grad", 3, [[5.0, 5.0]]),
+        make.summaries("act", 0, [[9.0, 9.0]]),
+        make.summaries("grad", 2, [[3.0, 3.0]]),
+    ]
+    blocks = heat_blocks(
+        "run", Heat(kind="grad", metric="absmax", format="auto"), [(summary, layers) for summary in sent]
+    )
+    ((meta, arrays),) = map(unpack, blocks)
+    assert (meta["first_step"], meta["layers"]) == (0, [0, 1])
+    np.testing.assert_array_equal(arrays["values"], [[4, 8], [2, 2], [3, 3], [5, 5]])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,21 +16,42 @@ if TYPE_CHECKING:
     from tests.server.conftest import Make, MakeAgent, Running
 
 from floatscope import wire
+from floatscope_server import card_metrics
+from floatscope_server.card_metrics import CardMetrics
+from floatscope_server.observation import Observation
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLE = re.compile(r'(floatscope_\w+)(?:\{(\w+)="(\w+)"\})? (\d+)')
+OF_CARD = re.compile(r"(floatscope_card_\w+)\{(.*)\} (\S+)")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
 
 def samples(text: str) -> dict[tuple[str, str], int]:
-    """Metric and value of its label ("" without one) -> number."""
+    """Metric and value of its label ("" without one) -> number, of those that are not of a card."""
     found = {}
     for line in text.splitlines():
-        if line.startswith("#"):
+        if line.startswith("#") or OF_CARD.fullmatch(line):
             continue
         match = SAMPLE.fullmatch(line)
         assert match is not None, line
         found[match[1], match[3] or ""] = int(match[4])
     return found
+
+
+def of_cards(text: str) -> dict[tuple[str, ...], float]:
+    """Metric, run, rank, card and what further label there is -> number."""
+    found = {}
+    for line in text.splitlines():
+        if match := OF_CARD.fullmatch(line):
+            labels = LABEL.findall(match[2])
+            assert "".join(f'{name}="{value}",' for name, value in labels) == match[2] + ","
+            assert [name for name, _ in labels][:3] == ["run", "rank", "card"]
+            found[match[1].removeprefix("floatscope_card_"), *(value for _, value in labels)] = float(match[3])
+    return found
+
+
+def known(text: str) -> set[str]:
+    return set(re.findall(r"^# TYPE (\w+) (?:gauge|counter)$", text, re.MULTILINE))
 
 
 @pytest.fixture
@@ -52,21 +74,93 @@ def test_alerts_that_fire_are_counted(
 
 def test_every_metric_has_a_type_and_a_help(server: Running) -> None:
     text = server.get("/metrics").body.decode()
-    names = {name for name, _ in samples(text)}
-    assert names == set(re.findall(r"^# TYPE (\w+) (?:gauge|counter)$", text, re.MULTILINE))
+    names = known(text)
+    assert {name for name, _ in samples(text)} == {name for name in names if "_card_" not in name}
+    assert len(re.findall("^# TYPE", text, re.MULTILINE)) == len(names)
     assert names == set(re.findall(r"^# HELP (\w+) \S", text, re.MULTILINE))
     assert all(name.endswith("_total") == (f"# TYPE {name} counter" in text) for name in names)
 
 
+def test_cards_show_the_newest_that_is_known(server: Running, agent: MakeAgent) -> None:
+    now = time.time_ns()
+    told: dict[str, Any] = {"backend": "rocm", "index": 0, "pci": "0000:c1\\"}
+    readings = (
+        wire.Device(
+            time_ns=now,
+            **told,
+            vram_used_bytes=1 << 37,
+            ecc_corrected=7,
+            ecc_uncorrected=0,
+            throttle_thermal_percent=5.0,
+        ),
+        wire.Device(time_ns=now + 1, **told, busy_percent=29.0, core_clock_mhz=2100.0, power_watts=float("nan")),
+        wire.Device(time_ns=now - 3600 * 10**9, backend="rocm", index=1, busy_percent=1.0),  # of an import
+        wire.Device(time_ns=now, backend="rocm", index=2),
+    )
+    agent(run='a "b"', rank=3, world=4).deliver(wire.Body(devices=readings))
+    text = server.get("/metrics").body.decode()
+    whose = (r"a \"b\"", "3", r"0000:c1\\")
+    assert of_cards(text) == {
+        ("busy_ratio", *whose): 0.29,
+        ("clock_hertz", *whose, "core"): 2.1e9,
+        ("ecc_errors_total", *whose, "corrected"): 7.0,
+        ("ecc_errors_total", *whose, "uncorrected"): 0.0,
+        ("slowed_ratio", *whose, "heat"): 0.05,
+    }
+
+
+def test_cards_that_nobody_tells_of_any_more_are_forgotten() -> None:
+    now = 1_000_000.0
+    metrics = CardMetrics(lambda: now)
+
+    def tell(run: str, busy: float) -> None:
+        device = wire.Device(time_ns=int(now * 1e9), backend="a", index=0, busy_percent=busy)
+        metrics.observe(
+            Observation(
+                run_id=1,
+                run=run,
+                attempt=1,
+                rank=0,
+                writer="w",
+                seq=1,
+                world=1,
+                body=wire.Body(devices=(device,)),
+                layers={},
+            )
+        )
+
+    def shown() -> list[str]:
+        return [key[1] for key in of_cards("\n".join(metrics.lines()))]
+
+    tell("one", 10.0)
+    now += 50
+    tell("two", 20.0)
+    assert shown() == ["one", "two"]
+    now += 11
+    assert shown() == ["two"]
+
+
+def test_no_more_than_so_many_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_metrics, "_MOST", 3)
+    metrics = CardMetrics(lambda: 1e6)
+    for index in (0, 1, 2, 0, 3):
+        device = wire.Device(time_ns=10**15, backend="a", index=index, busy_percent=1.0)
+        body = wire.Body(devices=(device,))
+        metrics.observe(
+            Observation(run_id=1, run="r", attempt=1, rank=0, writer="w", seq=1, world=1, body=body, layers={})
+        )
+    assert [key[3] for key in of_cards("\n".join(metrics.lines()))] == ["card2", "card0", "card3"]
+
+
 def test_dashboard_shows_every_metric_and_no_other(server: Running, dashboard: dict[str, Any]) -> None:
-    known = {name for name, _ in samples(server.get("/metrics").body.decode())}
+    there = known(server.get("/metrics").body.decode())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert {name for expression in expressions for name in re.findall(r"floatscope_\w+", expression)} == known
+    assert {name for expression in expressions for name in re.findall(r"floatscope_\w+", expression)} == there
     # A counter means something by its rate only, a gauge by itself only.
     for expression in expressions:
         assert ("_total{" in expression) == expression.startswith("rate("), expression
     documented = set(re.findall(r"`(floatscope_\w+)`", (DOCS / "deployment.md").read_text()))
-    assert documented == known
+    assert documented == there
 
 
 def test_panels_of_the_dashboard_fit_together(dashboard: dict[str, Any]) -> None:

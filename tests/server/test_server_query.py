@@ -467,3 +467,15 @@ def test_the_cache_changes_nothing_and_stays_bounded(store: Store, pen: MakePen,
     assert 0 < reader.nbytes <= 2 * 20_000
     np.testing.assert_array_equal(first.values, again.values)
     np.testing.assert_array_equal(first.values, fresh.values)
+
+
+def test_checkpoints_that_are_not_listed_are_counted(store: Store, pen: MakePen, make: Make) -> None:
+    one = pen(store, layers=[make.layer(0, "a")])
+    saved = tuple(wire.Event(step=step, kind="checkpoint", detail={"path": f"out/{step}"}) for step in range(70))
+    one.deliver(wire.Body(events=(*saved, wire.Event(step=69, kind="skipped"))))
+    with store.read() as session:
+        shown = show(session, TileReader(1 << 20), run_named(session, "run"))
+    listed = shown["checkpoints"]
+    assert isinstance(listed, list)
+    assert [one["step"] for one in listed] == list(range(6, 70))
+    assert shown["checkpoints_saved"] == 70

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import secrets
 import socket
 import stat
@@ -20,6 +22,7 @@ from floatscope_server.app import ROUTERS, create_app
 from floatscope_server.auth import MESSAGES, ROUTES, unclassified
 from floatscope_server.live_socket import LIVE_MESSAGES
 from floatscope_server.models import Session, Token
+from floatscope_server.pagefiles import PageFiles
 from floatscope_server.security import CONTENT_SECURITY_POLICY
 from floatscope_server.settings import Settings
 from floatscope_server.tokens import SCOPES, read_token_file
@@ -324,6 +327,51 @@ def test_plotly_is_served_from_its_package_and_cached(server: Running) -> None:
     again = server.get("/static/plotly.min.js", **{"if-none-match": reply.headers["etag"]})
     assert again.status == 304
     assert again.body == b""
+
+
+def test_files_of_a_version_are_kept_for_ever(server: Running) -> None:
+    entry = server.get("/")
+    assert entry.headers["cache-control"] == "no-cache"
+    found = re.findall(r'="(/static/[^"]*)"', entry.body.decode())
+    (folder,) = {"/".join(address.split("/")[:3]) + "/" for address in found}
+    assert re.fullmatch(r"/static/@[0-9a-f]{16}/", folder)
+    for address in (*found[:3], f"{folder}plotly.min.js"):
+        assert server.get(address).headers["cache-control"] == "public, max-age=31536000, immutable", address
+    # A page that was opened before an upgrade goes on, with what is there now.
+    for address in ("/static/main.js", "/static/@0123456789abcdef/main.js"):
+        assert server.get(address).headers["cache-control"] == "no-cache", address
+        assert server.get(address).body == server.get(f"{folder}main.js").body
+
+
+def test_files_are_compressed_for_those_who_can_read_that(server: Running) -> None:
+    plain = server.get("/static/main.js")
+    zipped = server.get("/static/main.js", **{"accept-encoding": "gzip, br"})
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert zipped.headers["vary"] == "accept-encoding"
+    assert gzip.decompress(zipped.body) == plain.body
+    assert zipped.headers["etag"] != plain.headers["etag"]
+    assert len(zipped.body) < len(plain.body)
+    # Less than a packet.
+    assert "content-encoding" not in server.get("/static/icon.svg", **{"accept-encoding": "gzip"}).headers
+
+
+def test_what_has_been_edited_has_another_version(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("no")
+    (tmp_path / "view").mkdir()
+    (tmp_path / "view" / "page.js").write_text("1")
+    (tmp_path / "index.html").write_text('<script src="/static/view/page.js">')
+    (tmp_path / "library.js").write_text("library")
+    files = PageFiles(tmp_path, {"its-name.js": tmp_path / "library.js"})
+    first = files.take()
+    assert set(first.files) == {"index.html", "view/page.js", "library.js", "its-name.js"}
+    assert first.files["index.html"].data.decode() == f'<script src="/static/@{first.version}/view/page.js">'
+    assert files.take() is first
+    (tmp_path / "view" / "page.js").write_text("22")
+    second = files.take()
+    assert second.version != first.version
+    assert second.named(f"@{second.version}/view/page.js") == (second.files["view/page.js"], True)
+    assert second.named(f"@{first.version}/view/page.js") == (second.files["view/page.js"], False)
+    assert second.named("../page.js") == (None, False)
 
 
 def test_the_description_is_complete_and_needs_nothing_from_elsewhere(server: Running) -> None:

@@ -1,11 +1,11 @@
 /** A run that starts again begins a new attempt, whose steps take the place of those made before. */
 
-/** @typedef {import("./health.js").Alert} Alert */
+/** @typedef {Pick<import("./health.js").Alert, "attempt" | "opened_at" | "first_step">} Placed an alert, or what else has a step of an attempt */
 /** @typedef {{ n: number, first_step: number | null, started_at: string, config?: Record<string, unknown> | null }} Attempt config: null where it is the run's */
 
 /**
  * The attempt in which an alert opened: as it says, else the newest one that had begun by then.
- * @param {Alert} alert @param {readonly Attempt[]} attempts ascending @returns {number | null} null: not known
+ * @param {Placed} alert @param {readonly Attempt[]} attempts ascending @returns {number | null} null: not known
  */
 export function attemptOf(alert, attempts) {
   if (alert.attempt !== undefined) return alert.attempt;
@@ -15,7 +15,7 @@ export function attemptOf(alert, attempts) {
 
 /**
  * Whether a later attempt made the alert's steps again: nothing that is drawn there is what it speaks of.
- * @param {Alert} alert @param {readonly Attempt[]} attempts
+ * @param {Placed} alert @param {readonly Attempt[]} attempts
  */
 export function overtaken(alert, attempts) {
   const own = attemptOf(alert, attempts);

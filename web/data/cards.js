@@ -45,6 +45,8 @@ export const FIGURES = /** @type {const} */ ({
   memory_busy_percent: { unit: "%", top: 100 },
   power_watts: { unit: "W", top: null },
   temperature_celsius: { unit: "\u00b0C", top: null },
+  core_clock_mhz: { unit: "MHz", top: null },
+  memory_clock_mhz: { unit: "MHz", top: null },
 });
 
 /** @typedef {keyof typeof FIGURES} Figure */

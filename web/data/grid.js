@@ -4,6 +4,7 @@
  */
 
 import { MISSING_BITS, bitsOf } from "./fsb1.js";
+import { COLUMN_LIMIT } from "./paths.js";
 
 /** @typedef {{ index: number, name: string, format: string | null, order: number }} HeatLayer */
 /**
@@ -32,8 +33,7 @@ import { MISSING_BITS, bitsOf } from "./fsb1.js";
  * @property {Map<number, number>} rows run layer index -> row
  */
 
-/** Columns a grid may have before it is pooled by two. */
-export const COLUMN_LIMIT = 600;
+export { COLUMN_LIMIT };
 
 /**
  * @param {HeatMeta} meta @param {Float32Array} values [layers, columns] @returns {Grid}

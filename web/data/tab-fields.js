@@ -5,8 +5,11 @@ import { GROUPS, LAYER_SORTS } from "./arrange.js";
 /** Tabs of a run, in the order they are offered. */
 export const RUN_TABS = ["overview", "layers", "scaler", "devices", "config"];
 
+/** Tabs that show the heat map of the layers, and so have it followed. */
+export const HEAT_TABS = ["overview", "layers"];
+
 /** What the heat map of the cards may show beside the busy share, which is the default. */
-const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius"];
+const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius", "core_clock_mhz", "memory_clock_mhz"];
 
 /**
  * Of each place its fields; "" is always allowed and means the default. A list: the only other values; a pattern: what others look like; null: anything.

@@ -53,9 +53,11 @@ export function superscript(value) {
   return [...String(value)].map((char) => "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[Number(char)] ?? "\u207b").join("");
 }
 
+const GROUPED = new Intl.NumberFormat("en-US");
+
 /** 12,345 in every language: steps are read across screens. @param {number | null | undefined} value */
 export function count(value) {
-  return value === null || value === undefined ? NONE : value.toLocaleString("en-US").replace("-", MINUS);
+  return value === null || value === undefined ? NONE : GROUPED.format(value).replace("-", MINUS);
 }
 
 /** @param {number | undefined} value 0..1 */

@@ -27,7 +27,7 @@
  * @typedef {{ kind: string, format: string, role: string, scaling: string }} Operand
  * @typedef {{ name: string, module_type?: string, parameters?: number, operands?: Operand[] }} LayerInfo
  * @typedef {{ step: number, layer: string | null, rank: number | null }} SkippedStep
- * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[], scalars: Record<string, unknown>, config: { doctor?: DoctorVerdict[] } & Record<string, unknown>, checkpoints: { step: number, attempt: number, rank: number | null, detail: Record<string, unknown> }[] }} RunDetail
+ * @typedef {{ run: string, attempts: import("./attempts.js").Attempt[], layers: LayerInfo[], skipped_steps: SkippedStep[], ranks_disagree?: import("./ranks.js").Disagreement[], scalars: Record<string, unknown>, config: { doctor?: DoctorVerdict[] } & Record<string, unknown>, checkpoints: import("./chart-marks.js").Checkpoint[], checkpoints_saved: number }} RunDetail checkpoints: the newest ones of those that were saved
  * @typedef {{ item: string, status: string, value: string, why: string, fix: string }} DoctorVerdict
  *
  * @typedef {object} DeviceSample
@@ -47,6 +47,20 @@
  * @property {import("./json.js").JsonNumber} [memory_busy_percent]
  * @property {number | null} [alloc_retries]
  * @property {number | null} [ooms]
+ * @property {import("./json.js").JsonNumber} [core_clock_mhz]
+ * @property {import("./json.js").JsonNumber} [memory_clock_mhz]
+ * @property {number | null} [pcie_width] this and those below are in a few readings only
+ * @property {import("./json.js").JsonNumber} [pcie_speed_gts]
+ * @property {number | null} [pcie_max_width]
+ * @property {import("./json.js").JsonNumber} [pcie_max_speed_gts]
+ * @property {number | null} [pcie_replays]
+ * @property {number | null} [xgmi_links]
+ * @property {import("./json.js").JsonNumber} [xgmi_bytes_per_s]
+ * @property {number | null} [ecc_corrected]
+ * @property {number | null} [ecc_uncorrected]
+ * @property {import("./json.js").JsonNumber} [throttle_power_percent]
+ * @property {import("./json.js").JsonNumber} [throttle_thermal_percent]
+ * @property {import("./json.js").JsonNumber} [throttle_brake_percent]
  *
  * @typedef {{ id: number, run: string | null, kind: string | null, layer: string | null, until: string, comment: string, created_at: string }} Silence
  * @typedef {{ id: number, at: string, actor: string, action: string, subject: string }} Change a line of the audit log

@@ -5,7 +5,11 @@ import { configWords } from "./en-config.js";
 import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
+<<<<<<< HEAD
 import { ruleWords } from "./en-rules.js";
+=======
+import { overviewWords } from "./en-overview.js";
+>>>>>>> main
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -273,6 +277,10 @@ export const en = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
+<<<<<<< HEAD
   ...ruleWords,
+=======
+  ...overviewWords,
+>>>>>>> main
   ...scalerWords,
 };

@@ -5,7 +5,11 @@ import { configWords } from "./zh-config.js";
 import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
+<<<<<<< HEAD
 import { ruleWords } from "./zh-rules.js";
+=======
+import { overviewWords } from "./zh-overview.js";
+>>>>>>> main
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -274,6 +278,10 @@ export const zh = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
+<<<<<<< HEAD
   ...ruleWords,
+=======
+  ...overviewWords,
+>>>>>>> main
   ...scalerWords,
 };

@@ -20,6 +20,11 @@ export function severityMark(severity, hollow = false) {
   );
 }
 
+/** A sheet with a corner cut: something was saved. */
+export function checkpointMark() {
+  return h("svg", { class: "mark mark-saved hollow", viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" }, h("path", { d: "M2 1.200h5.600l2.600 2.600v7h-8.200Z" }));
+}
+
 /** The bits of a format, sign, exponent, mantissa: e5m2 is one tall, five filled, two hollow. @param {string} name */
 export function bitField(name) {
   const format = formats.get(name);

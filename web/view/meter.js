@@ -11,25 +11,35 @@ const LOW = -4;
 /** Columns without any value that are passed over. */
 const LOOK_BACK = 64;
 
-/** @typedef {{ values: number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string, lostLabel: string }} MeterData */
+/** @typedef {{ values: readonly number[], worst: number | undefined, peak: number | undefined, theme: string, limit: string, label: string, peakLabel: string, lostLabel: string }} MeterData */
+
+/** @type {readonly number[]} */
+const NOTHING = [];
+
+/** What a grid says, looked for once a revision. @type {{ grid: import("../data/grid.js").Grid | null, rev: number, values: readonly number[], peak: number }} */
+let held = { grid: null, rev: -1, values: NOTHING, peak: Infinity };
+
+/** The newest value of each layer, and the least of all. @param {import("../data/grid.js").Grid} grid @param {number} rev */
+function readingOf(grid, rev) {
+  if (held.grid === grid && held.rev === rev) return held;
+  /** @type {number[]} */
+  const values = [];
+  let peak = Infinity;
+  // Some kinds are only looked at every few steps: the newest step at which any layer was.
+  for (let column = grid.columns - 1; values.length === 0 && column >= Math.max(0, grid.columns - LOOK_BACK); column--) {
+    for (let row = 0; row < grid.meta.layers.length; row++) {
+      const value = valueAt(grid, row, column);
+      if (value !== undefined) values.push(value);
+    }
+  }
+  for (const value of grid.values) if (value < peak) peak = value;
+  return (held = { grid, rev, values, peak });
+}
 
 /** @param {import("../state.js").State} state @param {number | undefined} worst @param {import("../data/words.js").Translate} t */
 export function meter(state, worst, t) {
   const grid = state.heat.data?.meta.metric === "headroom" ? state.heat.data : null;
-  /** @type {number[]} */
-  const values = [];
-  let peak = Infinity;
-  if (grid === null) values.push(...(state.newest.data ?? []));
-  else {
-    // Some kinds are only looked at every few steps: the newest step at which any layer was.
-    for (let column = grid.columns - 1; values.length === 0 && column >= Math.max(0, grid.columns - LOOK_BACK); column--) {
-      for (let row = 0; row < grid.meta.layers.length; row++) {
-        const value = valueAt(grid, row, column);
-        if (value !== undefined) values.push(value);
-      }
-    }
-    for (const value of grid.values) if (value < peak) peak = value;
-  }
+  const { values, peak } = grid ? readingOf(grid, state.heatRev) : { values: state.newest.data ?? NOTHING, peak: Infinity };
   const lost = values.filter(isLost).length;
   const lostLabel = `NaN, Inf: ${lost}`;
   return h("div", {
@@ -43,18 +53,31 @@ export function meter(state, worst, t) {
 /** Nothing finite is left of the tensor. @param {number} headroom */
 const isLost = (headroom) => Number.isNaN(headroom) || headroom === -Infinity;
 
+/** @param {readonly number[]} places @returns {Map<number, number>} how often each occurs */
+function tally(places) {
+  const found = new Map();
+  for (const place of places) found.set(place, (found.get(place) ?? 0) + 1);
+  return found;
+}
+
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
 function create(element) {
   const canvas = addCanvas(element);
   /** @type {MeterData | null} */
   let data = null;
+  /** @type {unknown[]} */
+  let drawn = [];
   const stop = onResize(element, draw);
 
   function draw() {
     if (!data) return;
     const { values, worst, peak, theme } = data;
-    const ink = inkOf(theme);
     const width = element.clientWidth;
+    // The page is drawn anew with every move of the pointer and every second.
+    const inputs = [values, worst, peak, theme, data.label, data.lostLabel, width, devicePixelRatio];
+    if (inputs.every((input, i) => Object.is(input, drawn[i]))) return;
+    drawn = inputs;
+    const ink = inkOf(theme);
     const context = prepare(canvas, width, HEIGHT);
     const x = (/** @type {number} */ bits) => 10 + ((HIGH - Math.min(HIGH, Math.max(LOW, bits))) / (HIGH - LOW)) * (width - 24);
     const limit = Math.round(x(0)) + 0.5;
@@ -80,12 +103,12 @@ function create(element) {
         context.fillText(bits < 0 ? `\u2212${-bits}` : bits === HIGH ? `${bits}+` : String(bits), at, 64);
       }
     }
-    context.strokeStyle = ink.trace;
-    context.globalAlpha = Math.max(0.25, Math.min(0.9, 24 / Math.max(1, values.length)));
-    for (const value of values) {
-      if (isLost(value)) continue;
-      const at = Math.round(x(value)) + 0.5;
-      line(context, at, 27, at, 44);
+    context.fillStyle = ink.trace;
+    // As opaque as that many strokes one over the other, of which a thousand would take longer than the heat map.
+    const clear = 1 - Math.max(0.25, Math.min(0.9, 24 / Math.max(1, values.length)));
+    for (const [at, layers] of tally(values.filter((value) => !isLost(value)).map((value) => Math.round(x(value))))) {
+      context.globalAlpha = 1 - clear ** layers;
+      context.fillRect(at, 27, 1, 17);
     }
     context.globalAlpha = 1;
     context.strokeStyle = ink.critical;

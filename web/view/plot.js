@@ -2,7 +2,7 @@
 
 import { RIGHT, gutterFor, xOf } from "../data/geometry.js";
 import { addCanvas, inkOf, onResize, prepare } from "./canvas.js";
-import { figureOf } from "./figure.js";
+import { BOTTOM, figureOf, topOf } from "./figure.js";
 
 /**
  * @typedef {object} PlotData
@@ -11,6 +11,8 @@ import { figureOf } from "./figure.js";
  * @property {number} rev
  * @property {import("../data/geometry.js").Range} range
  * @property {readonly import("../data/health.js").Alert[]} alerts
+ * @property {readonly import("./charts.js").Line[]} lines
+ * @property {import("./chart-marks.js").Marks | undefined} marks on the edges of the chart
  * @property {readonly number[]} skipped
  * @property {string} theme
  * @property {string} language
@@ -39,7 +41,7 @@ export async function loadPlotly() {
   marker.id = "plotly.js-style-global";
   marker.className = "no-inline-styles";
   const script = document.createElement("script");
-  script.src = "/static/plotly.min.js";
+  script.src = new URL("../plotly.min.js", import.meta.url).href;
   const { createElement } = document;
   document.createElement = (/** @type {string} */ tag, /** @type {ElementCreationOptions | undefined} */ options) =>
     createElement.call(document, tag === "style" ? "template" : tag, options);
@@ -103,8 +105,8 @@ export function createPlot(element) {
 
   function draw() {
     if (!data) return;
-    const { series, rev, range, alerts, skipped, theme, width, ready, language } = data;
-    const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), skipped.length, theme, width, ready, language];
+    const { series, rev, range, alerts, marks, lines, skipped, theme, width, ready, language } = data;
+    const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), marks?.sign, lines.length, skipped.length, theme, width, ready, language];
     placeCursor();
     if (!inputs.some((input, i) => input !== drawn[i])) return;
     // A new revision alone is the run going on; anything else was asked for or moves the axis of all traces.
@@ -122,16 +124,31 @@ export function createPlot(element) {
   }
 
   function drawLine() {
-    const { chart, series, range, theme, width } = /** @type {PlotData} */ (data);
+    const { chart, series, range, theme, width, marks } = /** @type {PlotData} */ (data);
     const context = prepare(canvas, element.clientWidth, chart.height);
     const y = (/** @type {number} */ value) => (chart.axis === "linear" ? value : Math.log2(value));
-    const seen = series.values.map(y).filter(Number.isFinite);
-    const [low, high] = [Math.min(...seen), Math.max(...seen)];
+    const reach = (/** @type {readonly number[]} */ values, /** @type {(a: number, b: number) => number} */ choose, /** @type {number} */ start) => values.map(y).filter(Number.isFinite).reduce(choose, start);
+    const low = reach([...series.values, ...series.min], (a, b) => Math.min(a, b), Infinity);
+    const high = reach([...series.values, ...series.max], (a, b) => Math.max(a, b), -Infinity);
+    const top = topOf(marks);
+    const down = (/** @type {number} */ value) => top + (1 - (y(value) - low) / (high - low || 1)) * (chart.height - top - BOTTOM);
+    const across = (/** @type {number} */ step) => xOf(step + series.cell / 2, range, gutterFor(width), element.clientWidth);
+    context.strokeStyle = `${inkOf(theme).trace}a0`;
+    context.beginPath();
+    if (series.cell > 1) {
+      series.steps.forEach((step, i) => {
+        const [least, most] = [down(series.min[i] ?? NaN), down(series.max[i] ?? NaN)];
+        if (!Number.isFinite(least) || !Number.isFinite(most)) return;
+        context.moveTo(across(step), least);
+        context.lineTo(across(step), most);
+      });
+    }
+    context.stroke();
     context.strokeStyle = inkOf(theme).trace;
     context.beginPath();
     series.steps.forEach((step, i) => {
-      const at = y(series.values[i] ?? NaN);
-      if (Number.isFinite(at)) context.lineTo(xOf(step + series.cell / 2, range, gutterFor(width), element.clientWidth), 10 + (1 - (at - low) / (high - low || 1)) * (chart.height - 38));
+      const at = down(series.values[i] ?? NaN);
+      if (Number.isFinite(at)) context.lineTo(across(step), at);
     });
     context.stroke();
   }

@@ -7,7 +7,7 @@ import { linearTicks } from "../data/ticks.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 import { timeLabel } from "./time-heat.js";
 
-/** @typedef {{ readings: readonly import("../data/cards.js").Reading[], dash: readonly number[] }} Line */
+/** @typedef {{ readings: readonly import("../data/cards.js").Reading[], dash: readonly number[], pace: number }} Line `pace`: seconds between readings where that is not one */
 /** @typedef {{ lines: readonly Line[], span: import("../data/cards.js").Span, top: number | null, limit: number | null, height: number, theme: string, width: number }} TimeChartData */
 
 const TOP = 8;
@@ -52,7 +52,7 @@ export function createTimeChart(element) {
     context.beginPath();
     context.rect(left, 0, right - left, height);
     context.clip();
-    for (const { readings, dash } of lines) drawLine(context, readings, dash, x, y, ink.trace);
+    for (const one of lines) drawLine(context, one, x, y, ink.trace);
     context.restore();
   }
 
@@ -66,10 +66,10 @@ export function createTimeChart(element) {
 }
 
 /**
- * @param {CanvasRenderingContext2D} context @param {readonly import("../data/cards.js").Reading[]} readings in order of time @param {readonly number[]} dash
+ * @param {CanvasRenderingContext2D} context @param {Line} of readings in order of time
  * @param {(at: number) => number} x @param {(value: number) => number} y @param {string} ink
  */
-function drawLine(context, readings, dash, x, y, ink) {
+function drawLine(context, { readings, dash, pace }, x, y, ink) {
   context.fillStyle = `${ink}38`;
   context.strokeStyle = ink;
   context.setLineDash([...dash]);
@@ -80,7 +80,7 @@ function drawLine(context, readings, dash, x, y, ink) {
   for (const { at, cell, mean, low, high } of readings) {
     const middle = at + cell / 2;
     // A card that was not read for longer than its pace has no line there.
-    if (!Number.isFinite(mean) || at - before > Math.max(5, 2.5 * cell)) pen = false;
+    if (!Number.isFinite(mean) || at - before > Math.max(5, 2.5 * cell, 2.5 * pace)) pen = false;
     before = at;
     if (!Number.isFinite(mean)) continue;
     if (pen) context.lineTo(x(middle), y(mean));

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import msgspec
 
 from floatscope import wire
 
-__all__ = ["Cards", "Unavailable", "fill", "number", "pci_address", "percent", "whole"]
+__all__ = ["Cards", "Unavailable", "carry", "fill", "number", "pci_address", "percent", "whole"]
 
 _NOT_AVAILABLE = frozenset((0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 _PCI = re.compile(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
@@ -69,7 +70,10 @@ def pci_address(text: str) -> str | None:
 
 
 def fill(reading: wire.Device, other: wire.Device) -> wire.Device:
-    """``reading`` with its missing figures from ``other``; the backend then names both."""
+    """``reading`` with its missing figures from ``other``; the backend then names both.
+
+    What is read seldom adds no name: a card whose backend changed with every reading would be two.
+    """
     missing = {
         name: value
         for name in reading.__struct_fields__
@@ -77,4 +81,17 @@ def fill(reading: wire.Device, other: wire.Device) -> wire.Device:
     }
     if not missing:
         return reading
-    return msgspec.structs.replace(reading, backend=f"{reading.backend}+{other.backend}", **missing)
+    backend = f"{reading.backend}+{other.backend}" if missing.keys() - wire.READ_SELDOM else reading.backend
+    return msgspec.structs.replace(reading, backend=backend, **missing)
+
+
+def carry(earlier: Iterable[wire.Device], later: Iterable[wire.Device]) -> tuple[wire.Device, ...]:
+    """``later`` with what is read seldom from ``earlier``, where it has none: nobody will send that one."""
+    before = {(reading.index, reading.pci): reading for reading in earlier}
+
+    def found(reading: wire.Device) -> dict[str, Any]:
+        same = before.get((reading.index, reading.pci))
+        names = [name for name in wire.READ_SELDOM if same is not None and getattr(reading, name) is None]
+        return {name: value for name in names if (value := getattr(same, name)) is not None}
+
+    return tuple(msgspec.structs.replace(reading, **found(reading)) for reading in later)

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Hashable
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+
+import msgspec
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+from floatscope._devices._nvml_slow import SlowFunctions, clock_mhz
+from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
 __all__ = ["NvmlCards"]
 
 _LIBRARY = "libnvidia-ml.so.1"
 _TEMPERATURE_GPU = 0
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
 
 
 class _Pci(ctypes.Structure):
@@ -63,6 +69,8 @@ class NvmlCards:
         self._handles = [c_void_p() for _ in range(count.value)]
         for index, handle in enumerate(self._handles):
             self._check(library.nvmlDeviceGetHandleByIndex_v2(index, byref(handle)))
+        self._slow = SlowFunctions(library)
+        self._throttles, self._links = Turns(OFTEN_S), Turns(SELDOM_S)
 
     def _check(self, status: int) -> None:
         if status:
@@ -70,9 +78,11 @@ class NvmlCards:
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in NVML's order (that of the PCI bus)."""
-        return [self._read_card(index, handle) for index, handle in enumerate(self._handles)]
+        cards = range(len(self._handles))
+        turns = self._throttles.take(cards), self._links.take(cards)
+        return [self._read_card(index, handle, turns) for index, handle in enumerate(self._handles)]
 
-    def _read_card(self, index: int, handle: c_void_p) -> wire.Device:
+    def _read_card(self, index: int, handle: c_void_p, turns: tuple[Hashable, Hashable]) -> wire.Device:
         library = self._library
         pci, memory, utilization = _Pci(), _Memory(), _Utilization()
         milliwatts, celsius = c_uint(), c_uint()
@@ -83,7 +93,7 @@ class NvmlCards:
         has_utilization = library.nvmlDeviceGetUtilizationRates(handle, byref(utilization)) == 0
         has_power = library.nvmlDeviceGetPowerUsage(handle, byref(milliwatts)) == 0
         has_temperature = library.nvmlDeviceGetTemperature(handle, _TEMPERATURE_GPU, byref(celsius)) == 0
-        return wire.Device(
+        reading = wire.Device(
             time_ns=time.time_ns(),
             backend="nvml",
             index=index,
@@ -95,7 +105,14 @@ class NvmlCards:
             memory_busy_percent=percent(utilization.memory) if has_utilization else None,
             power_watts=number(milliwatts.value, 1e-3) if has_power else None,
             temperature_celsius=number(celsius.value) if has_temperature else None,
+            core_clock_mhz=clock_mhz(library, handle, _SM_CLOCK),
+            memory_clock_mhz=clock_mhz(library, handle, _MEMORY_CLOCK),
         )
+        throttle, links = turns
+        found = self._slow.throttle(handle) if index == throttle else {}
+        if index == links:
+            found |= self._slow.links_and_errors(handle)
+        return msgspec.structs.replace(reading, **found)
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from floatscope import wire
+from floatscope._devices._figures import carry
 from floatscope._devices._lines import Sample, decode_line
 from floatscope._leash import interpreter, unwatched
 from floatscope._log import logger
@@ -67,7 +68,10 @@ class Sidecar:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def poll(self) -> tuple[wire.Device, ...]:
-        """The newest reading of every card since the last call, () when there is none. Never blocks."""
+        """The newest reading of every card since the last call, () when there is none. Never blocks.
+
+        What is read seldom is in it if any reading since the last call had it.
+        """
         newest: tuple[wire.Device, ...] = ()
         self._ending = [process for process in self._ending if process.poll() is None]
         while self._process is not None and (data := self._read(self._process)) is not None:
@@ -87,7 +91,7 @@ class Sidecar:
                 except msgspec.MsgspecError:
                     continue
                 if isinstance(message, Sample):
-                    newest = message.devices
+                    newest = carry(newest, message.devices)
                 else:
                     self._give_up(f"{self._ended}; {message.reason}" if self._ended else message.reason)
         return newest

@@ -6,25 +6,30 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from floatscope import wire
 from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+from floatscope._devices._sysfs_slow import Figures, SlowFigures, listed, text
+from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
 __all__ = ["SysfsCards"]
 
 _AMD = "0x1002"
 _CARD = re.compile(r"card(\d+)")
-_LONGEST = 4096
-"""Bytes that the kernel gives of one attribute: a page."""
 
 
 @dataclass(slots=True)
 class _Lasting:
     """What stays as it is while a card is there, once it was to be had: read again each second it would be most of the
-    cost."""
+    cost. ``slow`` are the figures that it reads in its turn, ``kept`` those that came too late for their reading."""
 
+    slow: SlowFigures
+    kept: Figures = field(default_factory=dict)
     name: str | None = None
     vram_total_bytes: int | None = None
     thermometer: str | None = None
@@ -37,9 +42,11 @@ class SysfsCards:
     are read meanwhile.
     """
 
-    def __init__(self, root: Path, timeout_s: float = 2.0) -> None:
+    def __init__(self, root: Path, timeout_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._throttle_turns, self._link_turns = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
         self._stuck: dict[Path, threading.Thread] = {}
         self._links: tuple[tuple[str, str], ...] = ()
         self._found: dict[Path, _Lasting] = {}
@@ -59,7 +66,11 @@ class SysfsCards:
         if links == self._links:
             return list(self._found)
         folders = [(self._root / "class/drm" / name / "device").resolve() for name in names]
-        self._found = {folder: _Lasting() for folder in folders if _text(f"{folder}/vendor") == _AMD}
+        self._found = {
+            folder: _Lasting(slow=SlowFigures(str(self._root), str(folder), self._clock))
+            for folder in folders
+            if text(f"{folder}/vendor") == _AMD
+        }
         self._links = links
         return list(self._found)
 
@@ -73,10 +84,13 @@ class SysfsCards:
         asked = [(index, folder) for index, folder in enumerate(folders) if folder not in self._stuck]
         # All in one thread: one for each card would cost more than reading it. Only when that thread is late, the cards
         # that it has not come to are read by another one.
+        waiting = [folder for _, folder in asked]
+        turns = self._throttle_turns.take(waiting), self._link_turns.take(waiting)
         deadline = time.monotonic() + self._timeout_s
         patience = self._timeout_s / 2
         while asked and time.monotonic() < deadline:
-            reader = threading.Thread(target=_read_cards, args=(asked, self._found, readings), daemon=True)
+            known = asked, self._found, readings, turns, self._stuck
+            reader = threading.Thread(target=_read_cards, args=known, daemon=True)
             reader.start()
             reader.join(patience)
             asked = [(index, folder) for index, folder in asked if folder not in readings]
@@ -90,21 +104,37 @@ def _silent(index: int, folder: Path) -> wire.Device:
     return wire.Device(time_ns=time.time_ns(), backend="sysfs", index=index, pci=pci_address(folder.name))
 
 
-def _read_cards(cards: list[tuple[int, Path]], found: dict[Path, _Lasting], readings: dict[Path, wire.Device]) -> None:
+def _read_cards(
+    cards: list[tuple[int, Path]],
+    found: dict[Path, _Lasting],
+    readings: dict[Path, wire.Device],
+    turns: tuple[Hashable, Hashable],
+    stuck: dict[Path, threading.Thread],
+) -> None:
+    throttle, links = turns
     for index, folder in cards:
         try:
-            readings[folder] = _read_card(index, folder, found[folder])
+            reading, slow = _read_card(index, folder, found[folder]), found[folder].slow
+            more, found[folder].kept = found[folder].kept, {}
+            if folder == throttle:
+                more |= slow.throttle(reading.busy_percent)
+            if folder == links:
+                more |= slow.links_and_errors()
+            if folder in stuck:
+                # Nobody waits for this reading any more, and its turn will not come again for a minute.
+                found[folder].kept = more
+            readings[folder] = msgspec.structs.replace(reading, **more)
         except OSError:  # it went while its folder was listed
             readings[folder] = _silent(index, folder)
 
 
 def _read_card(index: int, folder: Path, lasting: _Lasting) -> wire.Device:
     # A driver that was loaded again has another number here.
-    sensors = f"{folder}/hwmon/{min(_listed(f'{folder}/hwmon'), default='none')}"
+    sensors = f"{folder}/hwmon/{min(listed(f'{folder}/hwmon'), default='none')}"
     if lasting.name is None:
-        lasting.name = _text(f"{folder}/product_name") or None
+        lasting.name = text(f"{folder}/product_name") or None
     if lasting.vram_total_bytes is None:
-        lasting.vram_total_bytes = whole(_text(f"{folder}/mem_info_vram_total")) or None
+        lasting.vram_total_bytes = whole(text(f"{folder}/mem_info_vram_total")) or None
     # MI300 has the present power, MI200 and earlier the average; power is in microwatts.
     power = _figure(f"{sensors}/power1_input", 1e-6)
     if power is None:
@@ -115,12 +145,15 @@ def _read_card(index: int, folder: Path, lasting: _Lasting) -> wire.Device:
         index=index,
         pci=pci_address(folder.name),
         name=lasting.name,
-        vram_used_bytes=whole(_text(f"{folder}/mem_info_vram_used")),
+        vram_used_bytes=whole(text(f"{folder}/mem_info_vram_used")),
         vram_total_bytes=lasting.vram_total_bytes,
-        busy_percent=percent(_text(f"{folder}/gpu_busy_percent")),
-        memory_busy_percent=percent(_text(f"{folder}/mem_busy_percent")),
+        busy_percent=percent(text(f"{folder}/gpu_busy_percent")),
+        memory_busy_percent=percent(text(f"{folder}/mem_busy_percent")),
         power_watts=power,
         temperature_celsius=_temperature(sensors, lasting),
+        # In hertz; freq1 is sclk and freq2 mclk, which an APU lacks.
+        core_clock_mhz=_figure(f"{sensors}/freq1_input", 1e-6),
+        memory_clock_mhz=_figure(f"{sensors}/freq2_input", 1e-6),
     )
 
 
@@ -131,8 +164,8 @@ def _temperature(sensors: str, lasting: _Lasting) -> float | None:
         if value is not None:
             return value
     lasting.thermometer = None
-    labels = [name for name in _listed(sensors) if name.startswith("temp") and name.endswith("_label")]
-    by_label = {_text(f"{sensors}/{name}"): name.replace("_label", "_input") for name in labels}
+    labels = [name for name in listed(sensors) if name.startswith("temp") and name.endswith("_label")]
+    by_label = {text(f"{sensors}/{name}"): name.replace("_label", "_input") for name in labels}
     for label in ("junction", "edge"):
         if label in by_label:
             value = _figure(f"{sensors}/{by_label[label]}", 1e-3)
@@ -143,13 +176,6 @@ def _temperature(sensors: str, lasting: _Lasting) -> float | None:
     return None
 
 
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208
-    except OSError:
-        return []
-
-
 def _link(path: str) -> str:
     try:
         return os.readlink(path)  # noqa: PTH115
@@ -158,17 +184,4 @@ def _link(path: str) -> str:
 
 
 def _figure(path: str, scale: float) -> float | None:
-    return number(_text(path), scale)
-
-
-def _text(path: str) -> str | None:
-    # Open and read each time: an attribute that stays open is that of a device which may have gone.
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(file, _LONGEST).decode(errors="replace").strip()
-        finally:
-            os.close(file)
-    except OSError:
-        # Not every card has every file, and a suspended card answers EBUSY or EPERM.
-        return None
+    return number(text(path), scale)

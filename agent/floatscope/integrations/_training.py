@@ -26,7 +26,7 @@ __all__ = ["FrameworkTraining", "check_options", "claim", "end_stale", "is_claim
 _driving = Guard("a framework's callback ran", charge="step")
 _OURS = frozenset(
     (
-        *("clip_coef", "grad_norm", "loss_scale", "lr", "micro_batches", "raw_loss", "raw_loss_max"),
+        *("clip_coef", "clip_norm", "grad_norm", "loss_scale", "lr", "micro_batches", "raw_loss", "raw_loss_max"),
         *("raw_loss_nonfinite", "skipped", "step_time_s"),
     )
 )

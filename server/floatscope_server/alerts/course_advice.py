@@ -225,6 +225,36 @@ ADVICE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
                 "ECC，复位或重启后从最近的检查点继续。"
             ),
         ),
+        ("gpu_fault", "throttle_heat"): (
+            (
+                "Look at fans, pump, dust and the temperature of the air that goes in, and at the cards beside it: "
+                "every rank waits for the slowest card. A lower power cap costs less than heat does."
+            ),
+            (
+                "请检查风扇、水泵、积尘与进风温度，以及相邻显卡：所有 rank 都要等待最慢的显卡。适当降低功率上限比过热"
+                "降频损失更小。"
+            ),
+        ),
+        ("gpu_fault", "throttle_brake"): (
+            (
+                "The power supply, the board or another chip asks the card to slow down (PROCHOT, power brake): look "
+                "at the machine's event log (ipmitool sel list), its power supplies and the cables of the card."
+            ),
+            (
+                "电源、主板或其他芯片要求显卡降频（PROCHOT、power brake）：请查看机器事件日志（ipmitool sel list）、"
+                "电源与显卡供电线。"
+            ),
+        ),
+        ("gpu_fault", "link_width"): (
+            (
+                "Transfers to and from the host and to cards without another link take that much longer. Reseat the "
+                "card or riser when the run has ended; dmesg | grep -i -e aer -e pcie tells when it happened."
+            ),
+            (
+                "与主机及其他显卡之间经 PCI Express 的传输会相应变慢。请在训练结束后重新插拔显卡或转接卡；dmesg | "
+                "grep -i -e aer -e pcie 可查看发生时间。"
+            ),
+        ),
         ("gpu_fault", "throttle"): (
             "Look at temperature, power cap and airflow: every rank waits for the slowest card.",
             "请检查温度、功率上限与散热：所有 rank 都要等待最慢的显卡。",

@@ -164,6 +164,28 @@ HAPPENED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
             "A card hangs at step {step}{card}: {text}",
             "第 {step} 步显卡挂起{card}：{text}",
         ),
+        ("gpu_fault", "ecc_count"): (
+            "{device} has met {new} more memory errors that it cannot correct by step {step}, {value} in all{on}.",
+            "截至第 {step} 步，{device} 新增 {new} 个不可纠正的内存错误，累计 {value} 个{on}。",
+        ),
+        ("gpu_fault", "throttle_heat"): (
+            (
+                "Heat holds down the clocks of {device} for {value} % of the time (mean of {seconds} s up to step "
+                "{step}){on}."
+            ),
+            "截至第 {step} 步，{device} 因过热降频的时间占 {value} %（{seconds} 秒均值）{on}。",
+        ),
+        ("gpu_fault", "throttle_brake"): (
+            (
+                "A signal from outside holds down the clocks of {device} for {value} % of the time (mean of {seconds} "
+                "s up to step {step}){on}."
+            ),
+            "截至第 {step} 步，{device} 因外部信号降频的时间占 {value} %（{seconds} 秒均值）{on}。",
+        ),
+        ("gpu_fault", "link_width"): (
+            "{device} works on {value} of the {threshold} lanes of its PCI Express link at step {step}{on}.",
+            "第 {step} 步 {device} 的 PCI Express 链路仅使用 {threshold} 条通道中的 {value} 条{on}。",
+        ),
         ("gpu_fault", ""): (
             "A card reports a memory error that it cannot correct at step {step}{card}: {text}",
             "第 {step} 步显卡报告不可纠正的内存错误{card}：{text}",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import or_
@@ -32,6 +33,7 @@ from floatscope_server.alerts.beside import (
     silent_runs,
     unjudged,
 )
+from floatscope_server.alerts.joining import joined
 from floatscope_server.alerts.judged import Judged
 from floatscope_server.alerts.ledger import Mark, Work, store
 from floatscope_server.alerts.machine import Ended
@@ -74,8 +76,9 @@ class _Pause:
 class AlertEngine:
     """Judges observations in a thread of its own.
 
-    The queue is bounded by ``queue_blocks`` and ``queue_bytes``; what does not fit is not lost but read back from the
-    store later (``overflows`` counts how often). ``clock`` gives the wall-clock times that are stored.
+    What waits is judged block by block, or several as one (``joining``). The queue is bounded by ``queue_blocks`` and
+    ``queue_bytes``; what does not fit is not lost but read back from the store later (``overflows`` counts how often).
+    ``clock`` gives the wall-clock times that are stored.
     """
 
     def __init__(
@@ -214,10 +217,9 @@ class AlertEngine:
         now = time.monotonic()
         for key in [*behind, *(key for key, pause in self._paused.items() if pause.due <= now)]:
             self._alone(key, partial(self._load, key))
-        for observation in batch:
-            key = _Key(observation.run_id, observation.attempt)
+        for key, some in groupby(batch, lambda observation: _Key(observation.run_id, observation.attempt)):
             if key not in self._paused:
-                self._alone(key, partial(self._judge, observation))
+                self._alone(key, partial(self._judge, key, list(some)))
         with self._wake:
             closing, self._closing = self._closing, {}
         for key, alerts in closing.items():
@@ -320,10 +322,11 @@ class AlertEngine:
         self._runs.move_to_end(key)
         return run
 
-    def _judge(self, observation: Observation) -> None:
-        run = self._run(_Key(observation.run_id, observation.attempt))
-        if observation.seq > run.seqs.get(observation.writer, 0):
-            self._judge_in(run, observation)
+    def _judge(self, key: _Key, observations: list[Observation]) -> None:
+        run = self._run(key)
+        for observation in joined(o for o in observations if o.seq > run.seqs.get(o.writer, 0)):
+            if observation.seq > run.seqs.get(observation.writer, 0):
+                self._judge_in(run, observation)
 
     def _judge_in(self, run: Judged, observation: Observation) -> None:
         run.book.past = is_past(observation)

@@ -21,7 +21,7 @@ from floatscope_server.blocks import MEDIA_TYPE
 from floatscope_server.database import StoreError
 from floatscope_server.settings import Settings
 
-__all__ = ["QUESTIONS", "Target", "Use", "in_process", "over_http", "spent"]
+__all__ = ["QUESTIONS", "ServerProcess", "Target", "Use", "in_process", "over_http", "spent"]
 
 QUESTIONS = "questions"
 """The name under which the threads count that answer questions."""
@@ -136,14 +136,16 @@ class _InProcess:
         return status, b"".join(pieces)
 
 
-class _OverHTTP:
+class ServerProcess:
+    """``floatscope server``, which answers at ``url``."""
+
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.pid = process.pid
-        self._url = url
+        self.url = url
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_PATIENCE_S)
 
     def line(self) -> Line:
-        return WebSocketLine(self._url)
+        return WebSocketLine(self.url)
 
     def ask(self, path: str, **query: object) -> bytes:
         self._connection.request("GET", f"{quote(path)}?{urlencode(query)}", headers={"Accept": MEDIA_TYPE})
@@ -175,7 +177,7 @@ def in_process(settings: Settings) -> Iterator[Target]:
 
 
 @contextmanager
-def over_http(settings: Settings) -> Iterator[Target]:
+def over_http(settings: Settings) -> Iterator[ServerProcess]:
     """``floatscope server`` on a free port."""
     command = [sys.executable, "-m", "floatscope", "server", "--port", "0", "--data", str(settings.data)]
     if settings.db is not None:
@@ -186,7 +188,7 @@ def over_http(settings: Settings) -> Iterator[Target]:
             address = re.search(r"http://\S+", process.stdout.readline())
             if address is None:
                 raise BenchError("the server does not start; its message is above")
-            target = _OverHTTP(process, address[0])
+            target = ServerProcess(process, address[0])
             try:
                 yield target
             finally:

@@ -19,17 +19,50 @@ from floatscope_server.query.series import Piece, pooled_series
 from floatscope_server.store.framed import devices_of
 from floatscope_server.store.parts import NANOSECONDS
 from floatscope_server.store.shapes import DEVICES as SHAPE
-from floatscope_server.store.shapes import SEEN, figures_of
+from floatscope_server.store.shapes import FACTS, SEEN, figures_of
 from floatscope_server.tiles.points import Points
 
-__all__ = ["device_samples", "device_series"]
+__all__ = ["device_samples", "device_series", "newest_samples", "sample_of"]
 
+_RECENT_S = 75.0
+"""A card reads all that it reads seldom within a minute."""
 _MILLISECOND = 1_000_000
-_COUNTS = ("vram_used_bytes", "allocated_bytes", "reserved_bytes", "alloc_retries", "ooms")
+_COUNTS = (
+    "vram_used_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "alloc_retries",
+    "ooms",
+    "pcie_width",
+    "pcie_replays",
+    "ecc_corrected",
+    "ecc_uncorrected",
+)
 
 _Facts = dict[tuple[int, int, str, int], DeviceFacts]
 _Device = tuple[int, str, int]
 """Rank, backend, index."""
+
+
+def sample_of(device: wire.Device, rank: int) -> dict[str, object]:
+    """``device`` as JSON; what is read seldom only where it was: without that a sample is half as long."""
+    figures = msgspec.structs.asdict(device)
+    for name in wire.READ_SELDOM:
+        if figures[name] is None:
+            del figures[name]
+    return {**figures, "rank": rank}
+
+
+def newest_samples(session: Session, run: Run) -> list[dict[str, object]]:
+    """One sample of each card that was read within ``_RECENT_S`` of the newest of its rank, with every figure: what is
+    read seldom is the newest that is known."""
+    newest: dict[tuple[object, ...], dict[str, object]] = {}
+    for sample in device_samples(session, run, seconds=_RECENT_S):
+        key = sample["rank"], sample["backend"], sample["index"]
+        blank = dict.fromkeys(wire.READ_SELDOM)
+        before = newest.get(key, blank)
+        newest[key] = {**{name: before[name] for name in blank}, **sample}
+    return list(newest.values())
 
 
 def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[str, object]]:
@@ -53,7 +86,7 @@ def device_samples(session: Session, run: Run, *, seconds: float) -> list[dict[s
                 if start <= device.time_ns / NANOSECONDS < end:
                     key = (device.backend, device.index, device.time_ns // _MILLISECOND)
                     found.pop(key, None)
-                    samples.append({**msgspec.structs.asdict(device), "rank": rank})
+                    samples.append(sample_of(device, rank))
         samples += found.values()
     samples.sort(key=lambda sample: (sample["time_ns"], sample["rank"], sample["index"]))
     return samples
@@ -195,15 +228,9 @@ def _stored(
             key = (backend, index, at)
             if key not in found:
                 fact = facts.get((row.attempt, row.rank, backend, index))
-                blank = wire.Device(
-                    time_ns=at * _MILLISECOND,
-                    backend=backend,
-                    index=index,
-                    pci=None if fact is None else fact.pci,
-                    name=None if fact is None else fact.name,
-                    vram_total_bytes=None if fact is None else fact.vram_total_bytes,
-                )
-                found[key] = {**msgspec.structs.asdict(blank), "rank": row.rank}
+                known = {} if fact is None else {name: getattr(fact, name) for name in FACTS}
+                blank = wire.Device(time_ns=at * _MILLISECOND, backend=backend, index=index, **known)
+                found[key] = sample_of(blank, row.rank)
             if figure != SEEN:
                 found[key][figure] = int(value) if figure in _COUNTS else value
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import bindparam
+from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Attempt, Run, Stream
@@ -40,9 +42,21 @@ class Stretch:
     cut: bool = False
 
 
+# Built once: that takes longer than to run them.
+_NAMED = select(Run).where(col(Run.name) == bindparam("name"), col(Run.state) != DELETED)
+_ATTEMPTS = (
+    select_columns(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step))
+    .where(col(Attempt.run_id) == bindparam("run"), col(Attempt.first_step).is_not(None))
+    .order_by(col(Attempt.n).desc())
+)
+_STREAM = select_columns(col(Stream.id)).where(
+    col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name")
+)
+
+
 def run_named(session: Session, name: str) -> Run:
     """The run called ``name``; ``UnknownRunError`` if there is none."""
-    run = session.exec(select(Run).where(Run.name == name, Run.state != DELETED)).one_or_none()
+    run = session.exec(_NAMED, params={"name": name}).one_or_none()
     if run is None:
         raise UnknownRunError(name)
     return run
@@ -50,18 +64,15 @@ def run_named(session: Session, name: str) -> Run:
 
 def canonical_line(session: Session, run_id: int) -> list[Stretch]:
     """Stretches in order of steps; they do not overlap."""
-    attempts = session.exec(
-        select(Attempt).where(Attempt.run_id == run_id, col(Attempt.first_step).is_not(None)).order_by(col(Attempt.n))
-    ).all()
     line: list[Stretch] = []
     end: int | None = None
-    for attempt in reversed(attempts):
-        assert attempt.first_step is not None
-        assert attempt.last_step is not None
-        last = attempt.last_step if end is None else min(attempt.last_step, end)
-        if last >= attempt.first_step:
-            line.append(Stretch(attempt=attempt.n, first=attempt.first_step, last=last, cut=last < attempt.last_step))
-        end = attempt.first_step - 1 if end is None else min(end, attempt.first_step - 1)
+    for n, first, newest in session.connection().execute(_ATTEMPTS, {"run": run_id}):
+        assert first is not None
+        assert newest is not None
+        last = newest if end is None else min(newest, end)
+        if last >= first:
+            line.append(Stretch(attempt=n, first=first, last=last, cut=last < newest))
+        end = first - 1 if end is None else min(end, first - 1)
     return sorted(line, key=lambda stretch: stretch.first)
 
 
@@ -94,4 +105,5 @@ def total_span(line: list[Stretch]) -> tuple[int, int] | None:
 
 def stream_id(session: Session, run_id: int, name: str) -> int | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
-    return session.exec(select(Stream.id).where(Stream.run_id == run_id, Stream.name == name)).one_or_none()
+    found: int | None = session.connection().execute(_STREAM, {"run": run_id, "name": name}).scalar_one_or_none()
+    return found

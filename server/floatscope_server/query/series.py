@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import bindparam
 from sqlalchemy import select as select_columns
-from sqlmodel import Session, SQLModel, select
+from sqlmodel import Session, SQLModel
 
-from floatscope_server.models import Run, ScalarSeries
+from floatscope_server.models import Run
 from floatscope_server.query.line import Stretch, canonical_line, stream_id
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.sealed import Extent, Sealed
@@ -33,6 +33,20 @@ Beyond, both are shown until the late ones are sealed."""
 _TABLE = SQLModel.metadata.tables["scalar_series"].c
 _SERIES = select_columns(
     _TABLE.id, _TABLE.attempt, _TABLE.rank, _TABLE.name, _TABLE.first_step, _TABLE.last_step, _TABLE.sealed
+).where(_TABLE.run_id == bindparam("run"), _TABLE.stream == "scalar")
+
+
+_FIGURES = select_columns(
+    _TABLE.attempt,
+    _TABLE.rank,
+    _TABLE.name,
+    _TABLE.n,
+    _TABLE.first_step,
+    _TABLE.last_step,
+    _TABLE.last,
+    _TABLE.min,
+    _TABLE.max,
+    _TABLE.ordered,
 ).where(_TABLE.run_id == bindparam("run"), _TABLE.stream == "scalar")
 
 
@@ -171,13 +185,12 @@ def scalar_figures(session: Session, run_id: int, tails: Tails | None = None) ->
     Kept figures answer for a series that one attempt alone has and that came in order; others are read.
     """
     line = canonical_line(session, run_id)
-    kept: dict[str, list[ScalarSeries]] = {}
-    every = select(ScalarSeries).where(ScalarSeries.run_id == run_id, ScalarSeries.stream == "scalar")
-    for row in session.exec(every):
+    kept: dict[str, list[Any]] = {}
+    for row in session.connection().execute(_FIGURES, {"run": run_id}):
         if any(part.attempt == row.attempt and row.first_step <= part.last for part in line):
             kept.setdefault(row.name, []).append(row)
     ends = {part.attempt: part.last for part in line}
-    whole: dict[str, ScalarSeries] = {}
+    whole: dict[str, Any] = {}
     for name, rows in kept.items():
         row = min(rows, key=lambda row: row.rank)
         of_rank = [other for other in rows if other.rank == row.rank]

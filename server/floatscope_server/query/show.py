@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sqlmodel import Session, col, select
+from sqlalchemy import ColumnElement
+from sqlmodel import Session, col, func, select
 
 from floatscope_server.alerts.engine import alerts_of
 from floatscope_server.models import Attempt, Gap, Run, StepEvent, Stream, StreamState, Writer
-from floatscope_server.query.devices import device_samples
+from floatscope_server.query.devices import newest_samples
 from floatscope_server.query.doctor import doctor
 from floatscope_server.query.layertable import run_layers
 from floatscope_server.query.ranks import reach_of
@@ -20,7 +21,6 @@ from floatscope_server.store.ledger import operands_json
 
 __all__ = ["show"]
 
-_RECENT_S = 60.0
 _NEWEST = 64
 _CHANGES = 100
 
@@ -58,6 +58,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
         "coverage": _coverage(session, reader, run, {layer.index: layer.parameters for layer in layers}),
         "skipped_steps": skipped_steps(session, reader, run.id),
         "checkpoints": _checkpoints(session, run),
+        "checkpoints_saved": session.exec(select(func.count()).where(*_saved(run))).one(),
         "scalars": scalar_figures(session, run.id),
         "alerts": alerts_of(session, run.id),
         "overhead": {
@@ -72,7 +73,7 @@ def show(session: Session, reader: TileReader, run: Run) -> dict[str, object]:
             gap.model_dump(exclude={"id", "run_id"})
             for gap in session.exec(select(Gap).where(Gap.run_id == run.id).order_by(col(Gap.id)))
         ],
-        "devices": _devices(session, run),
+        "devices": newest_samples(session, run),
         "config": run.config,
         "doctor": doctor(session, run),
         "started_at": run.started_at,
@@ -203,19 +204,11 @@ def _disagreements(session: Session, run: Run) -> list[dict[str, object]]:
     return [{"kind": e.kind, "step": e.step, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
 
 
+def _saved(run: Run) -> tuple[ColumnElement[bool], ...]:
+    return col(StepEvent.run_id) == run.id, col(StepEvent.kind) == "checkpoint"
+
+
 def _checkpoints(session: Session, run: Run) -> list[dict[str, object]]:
     """The newest ones that were saved, of all attempts, oldest first."""
-    events = session.exec(
-        select(StepEvent)
-        .where(StepEvent.run_id == run.id, StepEvent.kind == "checkpoint")
-        .order_by(col(StepEvent.id).desc())
-        .limit(_NEWEST)
-    )
+    events = session.exec(select(StepEvent).where(*_saved(run)).order_by(col(StepEvent.id).desc()).limit(_NEWEST))
     return [{"step": e.step, "attempt": e.attempt, "rank": e.rank, "detail": e.detail} for e in reversed(events.all())]
-
-
-def _devices(session: Session, run: Run) -> list[dict[str, object]]:
-    newest: dict[tuple[object, ...], dict[str, object]] = {}
-    for sample in device_samples(session, run, seconds=_RECENT_S):
-        newest[sample["rank"], sample["backend"], sample["index"]] = sample
-    return list(newest.values())

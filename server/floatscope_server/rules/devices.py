@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from floatscope import wire
 from floatscope._chips import FP8, fp8_of
-from floatscope_server.rules import utilisation, vram
+from floatscope_server.rules import card_faults, utilisation, vram
 from floatscope_server.rules.findings import Held, series_finding
 from floatscope_server.rules.parameters import RuleParameters
 from floatscope_server.rules.verdict import Finding, Outcome
@@ -22,6 +22,7 @@ class _Card:
     def __init__(self, rules: RuleParameters) -> None:
         self.memory = vram.Memory(rules.vram_leak, rules.vram_jitter)
         self.busy = utilisation.Busy(rules.gpu_util_drop.seconds)
+        self.health = card_faults.Health(rules.gpu_fault)
         self.newest = -1.0
         self.owned = False
 
@@ -68,6 +69,16 @@ class DeviceWindow:
             found.append(("gpu_util_drop", rules.gpu_util_drop, utilisation.judge_drop(rules.gpu_util_drop, card.busy)))
         for kind, rule, outcome in found:
             yield from _finding(kind, rule, step, rank, outcome, family=f"{rank}/{name}", device=name, at=at)
+        card.health.push(sample)
+        fault, health = rules.gpu_fault, card.health
+        for what, hold, outcome in (
+            ("errors", 0.0, card_faults.judge_errors(health, sample)),
+            ("throttle", 0.0, card_faults.judge_throttle(fault, health, sample)),
+            ("link", fault.link_seconds, card_faults.judge_link(sample)),
+        ):
+            held = card_faults.KeptByTime(hold, fault.keep_seconds)
+            family = f"{rank}/{name}/{what}"
+            yield from _finding("gpu_fault", held, step, rank, outcome, family=family, device=name, at=at)
         if sample.busy_percent is not None and counts:
             yield from self._imbalance(step, at)
 

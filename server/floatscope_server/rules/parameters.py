@@ -203,8 +203,8 @@ RULES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         ),
         "gpu_fault": (
             "gpu_fault",
-            "uncorrectable memory errors, a hang of the card, throttling",
-            "不可纠正的内存错误、显卡挂起或降频",
+            "uncorrectable memory errors, a hang of the card, throttling, a link that has lost lanes",
+            "不可纠正的内存错误、显卡挂起、降频，或链路丢失通道",
         ),
         "data_gap": (
             "data_gap",

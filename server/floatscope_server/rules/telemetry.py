@@ -14,12 +14,20 @@ _FAULTS = {"ecc": Severity.CRITICAL, "ras": Severity.CRITICAL, "hang": Severity.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """Uncorrectable memory errors and hangs are critical, throttling a warning."""
+    """Uncorrectable memory errors and hangs are critical; throttling and lanes that were lost are warnings."""
 
     hold: int = 0
     """Steps that the condition must last before it fires."""
     keep: int = 200
     """Steps without a further report before the alert resolves."""
+    throttle_percent: float = 20.0
+    """Share of the time for which heat, or a signal from outside, holds down the clocks of a busy card, as a mean over
+    ``throttle_seconds``: warning. At its power limit every busy card is."""
+    throttle_seconds: float = 180.0
+    link_seconds: float = 120.0
+    """Time for which a busy card works on fewer lanes than its PCI Express link could have: warning."""
+    keep_seconds: float = 300.0
+    """Seconds without it before an alert that comes from a card's readings resolves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from floatscope_server.models import (
     Attempt,
     Gap,
     Run,
-    ScalarSeries,
     StepEvent,
     Stream,
     StreamState,
@@ -47,6 +46,7 @@ from floatscope_server.store.parts import (
     check_body,
     fit_cost,
 )
+from floatscope_server.store.series_rows import write_series
 from floatscope_server.store.waiting import forget_waiting, together_of
 
 __all__ = ["Batch", "Reply"]
@@ -63,6 +63,7 @@ _RUN_DELETED = wire.Refused(
 
 # Made once, of tables and not of models: a quarter of the writer's CPU where each block has one step.
 _WRITERS, _RUNS, _ATTEMPTS = (SQLModel.metadata.tables[model.__tablename__] for model in (Writer, Run, Attempt))
+_INSERT_EVENTS = insert(SQLModel.metadata.tables[str(StepEvent.__tablename__)])
 _UPDATE_WRITER = update(_WRITERS).where(_WRITERS.c.id == bindparam("of_id"))
 _UPDATE_RUN = update(_RUNS).where(_RUNS.c.id == bindparam("of_id"))
 _UPDATE_ATTEMPT = update(_ATTEMPTS).where(_ATTEMPTS.c.run_id == bindparam("of_run"), _ATTEMPTS.c.n == bindparam("of_n"))
@@ -184,16 +185,15 @@ class Batch:
             text = f"block {block.seq} has {len(block.body)} bytes; {wire.MAX_BLOCK_BYTES} are allowed"
             self._refuse(run, writer, block.seq, "too_large", text, reply)
             return
-        if zlib.crc32(block.body) != block.crc and writer.damaged_seq != block.seq:
-            # Damage on the way heals when it is sent again; damage in the agent's spool does not.
-            writer.damaged_seq = block.seq
-            text = f"block {block.seq} is damaged: its CRC-32 does not match"
-            nack = wire.Nack(seq=block.seq, code="damaged", message=text, expected=block.seq, retryable=True)
-            self.replies.append((reply, nack))
-            return
         try:
             body = wire.decode_body(block)
         except wire.WireError as error:
+            if zlib.crc32(block.body) != block.crc and writer.damaged_seq != block.seq:
+                # Damage on the way heals when it is sent again; damage in the agent's spool does not.
+                writer.damaged_seq = block.seq
+                nack = wire.Nack(seq=block.seq, code="damaged", message=str(error), expected=block.seq, retryable=True)
+                self.replies.append((reply, nack))
+                return
             self._refuse(run, writer, block.seq, "damaged", str(error), reply)
             return
         if body.dump is not None:
@@ -384,41 +384,15 @@ class Batch:
         self.frames = len(self._frames)
         append(self._connection, WalFrame, self._frames)
         if self.events:
-            self._connection.execute(insert(StepEvent), self.events)
+            self._connection.execute(_INSERT_EVENTS, self.events)
         self._left_out.write()
         for writer in self._writers.values():
             self._write_writer(writer)
         for run in self.changed.values():
             self._write_run(run)
-            self._write_series(run)
+            write_series(self._connection, run)
             forget_waiting(run)
         self._session.flush()
-
-    def _write_series(self, run: KnownRun) -> None:
-        changed = [(key, series) for key, series in run.series.items() if series.changed]
-        if not changed:
-            return
-        statement = upsert(self._connection, ScalarSeries)
-        renewed = ("n", "first_step", "last_step", "last", "min", "max", "ordered")
-        self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["run_id", "attempt", "rank", "stream", "name"],
-                set_={name: statement.excluded[name] for name in renewed},
-            ),
-            [
-                {
-                    "run_id": run.id,
-                    "attempt": attempt,
-                    "rank": rank,
-                    "stream": "scalar",
-                    "name": name,
-                    **{key: _known(getattr(series, key)) for key in renewed},
-                }
-                for (attempt, rank, name), series in changed
-            ],
-        )
-        for _, series in changed:
-            series.changed = False
 
     def _write_writer(self, writer: KnownWriter) -> None:
         values: dict[str, Any] = {
@@ -486,8 +460,3 @@ class Batch:
                 values["ended_at"] = utc(seen) if ended else None
                 values["end_reason"] = (", ".join(sorted(reasons)) or run.state) if ended else None
             self._connection.execute(_UPDATE_ATTEMPT, {"of_run": run.id, "of_n": attempt, **values})
-
-
-def _known(figure: float) -> float | None:
-    """NULL for a NaN, which SQLite makes of it anyhow."""
-    return None if figure != figure else figure

@@ -12,6 +12,7 @@ from floatscope import wire
 from floatscope_server.database import upsert
 from floatscope_server.models import DeviceFacts
 from floatscope_server.store.ledger import KnownRun, KnownWriter
+from floatscope_server.store.shapes import FACTS
 
 __all__ = ["MAX_DEVICES", "MAX_SERIES", "note_devices", "within_caps"]
 
@@ -56,10 +57,13 @@ def note_devices(connection: Connection, run: KnownRun, writer: KnownWriter, dev
     """Store what stays the same of the cards, where it is new."""
     for device in devices:
         key = writer.attempt, writer.rank, device.backend, device.index
-        facts = {"pci": device.pci, "name": device.name, "vram_total_bytes": device.vram_total_bytes}
-        if run.devices.get(key) == tuple(facts.values()):
+        known = run.devices.get(key, (None,) * len(FACTS))
+        # Most readings are without those that are read seldom, which makes them no less true.
+        told = (getattr(device, fact) for fact in FACTS)
+        facts = {fact: old if new is None else new for fact, new, old in zip(FACTS, told, known, strict=True)}
+        if key in run.devices and known == tuple(facts.values()):
             continue
-        run.devices[key] = device.pci, device.name, device.vram_total_bytes
+        run.devices[key] = tuple(facts.values())
         whose = dict(zip(("attempt", "rank", "backend", "idx"), key, strict=True))
         statement = upsert(connection, DeviceFacts).values(run_id=run.id, **whose, **facts)
         connection.execute(statement.on_conflict_do_update(index_elements=["run_id", *whose], set_=facts))

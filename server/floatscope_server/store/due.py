@@ -31,7 +31,7 @@ _AFTER_END = timedelta(seconds=30)
 class Due:
     """The tile ``idx`` of a stream, with ``late`` frames for what is sealed of it already; ``behind``, how many tiles
     are due; ``over``: nothing more is waited for. ``marks`` are the newest judged seq by ``writer.number``; ``ranks``
-    those that have reported anything."""
+    those that have reported anything. ``settled``: the stream has its geometry for good."""
 
     key: StreamKey
     idx: int
@@ -39,6 +39,7 @@ class Due:
     behind: int
     over: bool
     geometry: Geometry
+    settled: bool
     layers: int
     world: int
     marks: dict[int, int]
@@ -120,6 +121,7 @@ def due_in(
                         behind=0 if late else behind,
                         over=limit is None,
                         geometry=geometry,
+                        settled=stream.columns is not None,
                         layers=layers,
                         world=attempts[state.attempt].world,
                         marks={writer.number: writer.mark for writer in of_attempt},

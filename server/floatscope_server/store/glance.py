@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from floatscope import wire
 from floatscope._formats import formats
-from floatscope_server.frame import Frame
+from floatscope_server.frame import Frame, headroom_bits
 from floatscope_server.jsontext import number, plain
 from floatscope_server.operands import has_judged_limit, operand_of
 from floatscope_server.query.fields import headroom
@@ -130,13 +130,13 @@ class Glance:
 
     def _headroom(self, part: wire.Summaries, layers: Mapping[int, wire.Layer]) -> None:
         frame = Frame.of(part)
-        plane = headroom(frame, self._limits(part.kind, layers)[frame.layers])
-        if not (plane < math.inf).any():
+        least = _least(frame, self._limits(part.kind, layers)[frame.layers])
+        if least is None:
             return
-        at, column = divmod(int(np.nanargmin(plane)), plane.shape[1])
+        bits, at, column = least
         worst_step = part.first_step + at
         entry = {
-            "headroom": float(plane[at, column]),
+            "headroom": bits,
             "layer": layers[int(frame.layers[column])].name,
             "kind": part.kind,
             "step": worst_step,
@@ -166,6 +166,27 @@ class Glance:
                     limits[index] = math.log2(formats[operand.format].max)
             self._known[kind] = limits
         return self._known[kind]
+
+
+def _least(frame: Frame, log2_max: npt.NDArray[np.float64]) -> tuple[float, int, int] | None:
+    """The least headroom in bits and the first place [steps, layers] that has it; None where there is none.
+
+    Of a frame in which all is finite and nothing scaled it is that of the largest magnitude of each layer: a logarithm
+    for each layer, and one for each step only of the layers that are in question.
+    """
+    if np.isnan(log2_max).all():
+        return None
+    fields, among = frame.fields, np.arange(len(frame.layers))
+    if not ("scale" in fields or fields["nans"].any() or fields["infs"].any()) and frame.observed.all():
+        peaks = headroom_bits(fields["absmax"].max(axis=0).astype(np.float64), log2_max).astype(np.float32)
+        among = np.flatnonzero(peaks == np.fmin.reduce(peaks))
+        plane = headroom_bits(fields["absmax"][:, among].astype(np.float64), log2_max[among]).astype(np.float32)
+    else:
+        plane = headroom(frame, log2_max)
+    if not (plane < math.inf).any():
+        return None
+    at, column = divmod(int(np.nanargmin(plane)), plane.shape[1])
+    return float(plane[at, column]), at, int(among[column])
 
 
 def _worse(a: float, b: float) -> float:

@@ -18,6 +18,7 @@ from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.database import StoreError, trouble, utc
 from floatscope_server.models import HistTile, Run, ScalarChunk
+from floatscope_server.store.delivered import drop_deliveries
 from floatscope_server.store.dropping import (
     ROWS,
     ages_of,
@@ -160,6 +161,9 @@ class Keeper:
         with self._store.read() as session:
             runs = session.execute(select(col(Run.id), col(Run.state)).where(col(Run.state) != DELETED)).all()
         gone = False
+        while self._store.write(lambda session: drop_deliveries(session, self._now(), ROWS)):
+            gone = True
+            yield
         for run_id, state in runs:
             now = self._monotonic()
             if not everything and state in ENDED and now - self._looked.get(run_id, -math.inf) < _ENDED_EVERY_S:
@@ -171,9 +175,12 @@ class Keeper:
         if gone:
             yield from self._shrink()
 
+    def _now(self) -> datetime:
+        return utc(self._clock.now(self._store.now().timestamp(), self._monotonic()))
+
     def _retain_run(self, run_id: int) -> Iterator[bool]:
         """Whether the piece deleted anything."""
-        now = utc(self._clock.now(self._store.now().timestamp(), self._monotonic()))
+        now = self._now()
         with self._store.read() as session:
             noted = progress(session, run_id, now)
         if noted:

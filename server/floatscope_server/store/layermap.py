@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LayerMap"]
+__all__ = ["LayerMap", "Renumbered"]
 
 _SPARSE = -2
 """First int32 of a stored map: the writer's numbers follow, then the run's. Without it a map is dense, as the first
 release stored it: the run's number for each of the writer's, -1 for none."""
+
+_KNOWN, _KNOWN_BYTES = 16, 64 << 10
+"""Lists of layers whose numbers are kept, each of so many bytes at most: an agent sends the same ones in each block."""
+
+
+class Renumbered(NamedTuple):
+    """The run's number for each layer of a list, -1 where the writer has not named it; ``stored``: as uint32 if it has
+    named all of them, else None."""
+
+    rows: npt.NDArray[np.int32]
+    stored: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +33,7 @@ class LayerMap:
 
     theirs: npt.NDArray[np.int32]
     ours: npt.NDArray[np.int32]
+    _known: dict[bytes, Renumbered] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def empty(cls) -> LayerMap:
@@ -54,6 +67,18 @@ class LayerMap:
             return np.full(len(theirs), -1, np.int32)
         at = np.minimum(np.searchsorted(self.theirs, theirs), len(self) - 1)
         return np.where(self.theirs[at] == theirs, self.ours[at], np.int32(-1))
+
+    def renumbered(self, layers: bytes) -> Renumbered:
+        """Of ``layers``, uint32 numbers of the writer's."""
+        found = self._known.get(layers)
+        if found is None:
+            rows = self[np.frombuffer(layers, "<u4")]
+            found = Renumbered(rows, rows.astype("<u4").tobytes() if (rows >= 0).all() else None)
+            if len(layers) <= _KNOWN_BYTES:
+                if len(self._known) >= _KNOWN:
+                    self._known.clear()
+                self._known[layers] = found
+        return found
 
     def named(self, layers: Mapping[int, int]) -> LayerMap:
         """This map with the run's numbers for further ``layers``, or other ones; itself if that changes nothing."""

@@ -20,6 +20,7 @@ from floatscope_server.models import Attempt, DeviceFacts, LayerRow, Run, Scalar
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.shapes import FACTS
 from floatscope_server.store.together import Together
 
 __all__ = [
@@ -65,7 +66,7 @@ class KnownWriter:
 
 @dataclass(slots=True, kw_only=True)
 class KnownSeries:
-    """As ``models.ScalarSeries``; ``changed`` since it was written."""
+    """As ``models.ScalarSeries``."""
 
     n: int
     first_step: int
@@ -74,7 +75,6 @@ class KnownSeries:
     min: float
     max: float
     ordered: bool
-    changed: bool = False
 
     @classmethod
     def empty(cls) -> KnownSeries:
@@ -84,15 +84,17 @@ class KnownSeries:
     def add(self, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
         """Take in points in the order in which they came; at least one."""
         first, last = int(steps[0]), int(steps[-1])
-        self.ordered = self.ordered and first > self.last_step and bool((np.diff(steps) > 0).all())
-        self.first_step = int(steps.min()) if self.n == 0 else min(self.first_step, int(steps.min()))
+        low, high = first, last
+        if not (rising := bool((steps[1:] > steps[:-1]).all())):
+            low, high = int(steps.min()), int(steps.max())
+        self.ordered = self.ordered and first > self.last_step and rising
+        self.first_step = low if self.n == 0 else min(self.first_step, low)
         if last >= self.last_step:
             self.last = float(values[-1])
-        self.last_step = max(self.last_step, int(steps.max()))
+        self.last_step = max(self.last_step, high)
         self.n += len(steps)
-        self.min = float(np.fmin(self.min, np.fmin.reduce(values)))
-        self.max = float(np.fmax(self.max, np.fmax.reduce(values)))
-        self.changed = True
+        self.min = float(np.fmin.reduce(values, initial=self.min))
+        self.max = float(np.fmax.reduce(values, initial=self.max))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,9 +120,11 @@ class KnownRun:
     """When the first process of each attempt began: seconds, by this clock."""
     series: dict[tuple[int, int, str], KnownSeries] = field(default_factory=dict)
     """By attempt, rank and name."""
+    renewed: dict[tuple[int, int, str], KnownSeries] = field(default_factory=dict)
+    """Those of them that are not written yet as they are."""
     series_in: Counter[int] = field(default_factory=Counter)
     """How many by attempt."""
-    devices: dict[tuple[int, int, str, int], tuple[str | None, str | None, int | None]] = field(default_factory=dict)
+    devices: dict[tuple[int, int, str, int], tuple[object, ...]] = field(default_factory=dict)
     """PCI address, name and bytes of memory by attempt, rank, backend and index."""
     opened: set[tuple[int, int]] = field(default_factory=set)
     """Streams and attempts that have their row in stream_state."""
@@ -130,11 +134,12 @@ class KnownRun:
     """Of all that is kept of its dumps; None before the first one that is seen."""
 
     def series_of(self, attempt: int, rank: int, name: str) -> KnownSeries:
-        """What is known of a series, which is made with its first points."""
+        """What is known of a series that gets points, which is made with its first ones."""
         found = self.series.get((attempt, rank, name))
         if found is None:
             found = self.series[attempt, rank, name] = KnownSeries.empty()
             self.series_in[attempt] += 1
+        self.renewed[attempt, rank, name] = found
         return found
 
     @property
@@ -262,7 +267,7 @@ class Ledger:
                 )
             },
             devices={
-                (d.attempt, d.rank, d.backend, d.idx): (d.pci, d.name, d.vram_total_bytes)
+                (d.attempt, d.rank, d.backend, d.idx): tuple(getattr(d, fact) for fact in FACTS)
                 for d in session.exec(select(DeviceFacts).where(DeviceFacts.run_id == row.id))
             },
         )

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS
-from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.reach import OUT_OF_REACH, spans, within_reach
+from floatscope_server.store.layermap import LayerMap, Renumbered
+from floatscope_server.store.reach import OUT_OF_REACH, within_reach
 
 __all__ = [
     "MAX_RANK",
@@ -44,6 +44,8 @@ MAX_WRITER_LAYERS = 1 << 20
 MAX_RANK = 1 << 20
 HISTOGRAM_BINS = 512
 NANOSECONDS = 1_000_000_000
+
+_FIGURES = tuple(name for name in wire.Device.__struct_fields__ if name not in ("time_ns", "backend", "index"))
 
 _P = TypeVar("_P")
 
@@ -124,7 +126,7 @@ def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Chec
     ):
         if len(parts) > limit:
             dropped[f"more than {limit} {name} in one block"] += len(parts) - limit
-    kept, far = within_reach(
+    kept, far, known = within_reach(
         msgspec.structs.replace(
             body, summaries=summaries, histograms=histograms, scalars=scalars, events=events, devices=devices
         ),
@@ -132,7 +134,6 @@ def check_body(body: wire.Body, layer_map: LayerMap, newest: int | None) -> Chec
     )
     if far:
         dropped[OUT_OF_REACH] += far
-    known = list(spans(kept))
     first = min((a for a, _ in known), default=0)
     last = max((b for _, b in known), default=-1)
     return Checked(body=msgspec.structs.replace(kept, first_step=first, steps=last - first + 1), dropped=dropped)
@@ -161,14 +162,14 @@ def _placement(part: wire.Summaries | wire.Histograms) -> str | None:
     return None if -1 <= part.copy_of < MAX_RANK else f"copy of rank {part.copy_of}, which is out of range"
 
 
-def _renumber(layers: bytes, layer_map: LayerMap) -> npt.NDArray[np.int32] | str:
+def _renumber(layers: bytes, layer_map: LayerMap) -> Renumbered | str:
     """The run's indices, -1 where the agent never named the layer."""
     if not layers or len(layers) % 4:
         return "layer indices of a wrong size"
-    theirs = np.frombuffer(layers, "<u4")
-    return layer_map[theirs]
+    return layer_map.renumbered(layers)
 
 
+_ITEM_BYTES = {dtype: np.dtype(dtype).itemsize for dtype in wire.DTYPES}
 _UNNAMED = "summary of a layer that was never named"
 
 
@@ -177,9 +178,10 @@ def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str])
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps) or _placement(part):
         return reason
-    rows = _renumber(part.layers, layer_map)
-    if isinstance(rows, str):
-        return rows
+    numbers = _renumber(part.layers, layer_map)
+    if isinstance(numbers, str):
+        return numbers
+    rows, stored = numbers
     fields: dict[str, wire.Field] = {}
     for field in part.fields:
         if field.dtype not in wire.DTYPES:
@@ -189,20 +191,22 @@ def _summaries(part: wire.Summaries, layer_map: LayerMap, dropped: Counter[str])
             continue
         if field.dtype != FIELD_DTYPES[field.name]:
             return f"field {field.name} of dtype {field.dtype}; it is {FIELD_DTYPES[field.name]}"
-        if len(field.data) != part.steps * len(rows) * np.dtype(field.dtype).itemsize:
+        if len(field.data) != part.steps * len(rows) * _ITEM_BYTES[field.dtype]:
             return f"field {field.name} of a wrong size"
         fields[field.name] = field
     for name in REQUIRED_FIELDS:
         if name not in fields:
             return f"summary without {name}"
-    named = rows >= 0
-    if not named.all():
+    if stored is None:
+        named = rows >= 0
         dropped[_UNNAMED] += int((~named).sum())
         if not named.any():
             return _UNNAMED
-        rows = rows[named]
+        stored = rows[named].astype("<u4").tobytes()
         fields = {name: _columns(field, part.steps, named) for name, field in fields.items()}
-    return msgspec.structs.replace(part, layers=rows.astype("<u4").tobytes(), fields=tuple(fields.values()))
+    elif stored == part.layers and len(fields) == len(part.fields):
+        return part
+    return msgspec.structs.replace(part, layers=stored, fields=tuple(fields.values()))
 
 
 def _columns(field: wire.Field, steps: int, keep: npt.NDArray[np.bool_]) -> wire.Field:
@@ -215,9 +219,10 @@ def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str
         return f"unknown kind {_shown(part.kind)}"
     if reason := _span(part.first_step, part.steps) or _placement(part):
         return reason
-    rows = _renumber(part.layers, layer_map)
-    if isinstance(rows, str):
-        return rows
+    numbers = _renumber(part.layers, layer_map)
+    if isinstance(numbers, str):
+        return numbers
+    rows, stored = numbers
     n = len(rows)
     if len(part.first) != 2 * n or len(part.length) != 2 * n or len(part.sampled) != 8 * n:
         return "histograms of a wrong size"
@@ -227,8 +232,8 @@ def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str
         return f"histogram beyond bin {HISTOGRAM_BINS - 1}"
     if len(part.counts) != 8 * int(length.sum(dtype=np.int64)):
         return "histograms of a wrong size"
-    named = rows >= 0
-    if not named.all():
+    if stored is None:
+        named = rows >= 0
         dropped[_UNNAMED] += int((~named).sum())
         if not named.any():
             return _UNNAMED
@@ -242,7 +247,7 @@ def _histograms(part: wire.Histograms, layer_map: LayerMap, dropped: Counter[str
             sampled=sampled.tobytes(),
             counts=counts.tobytes(),
         )
-    return msgspec.structs.replace(part, layers=rows.astype("<u4").tobytes())
+    return msgspec.structs.replace(part, layers=stored)
 
 
 def _scalars(part: wire.Scalars) -> wire.Scalars | str:
@@ -272,4 +277,6 @@ def _device(device: wire.Device) -> wire.Device | str:
         return "device sample with a time or index out of range"
     if any(text is not None and len(text) > MAX_SHORT_NAME for text in (device.backend, device.pci, device.name)):
         return f"device sample with a name longer than {MAX_SHORT_NAME} characters"
+    if any(isinstance(value := getattr(device, name), int) and not 0 <= value < MAX_STEP for name in _FIGURES):
+        return "device sample with a count out of range"
     return device

@@ -31,14 +31,14 @@ def spans(body: wire.Body) -> Iterator[tuple[int, int]]:
         yield event.step, event.step
 
 
-def within_reach(body: wire.Body, newest: int | None) -> tuple[wire.Body, int]:
-    """``body`` without the parts and points out of reach from step ``newest``, or from its own first one without;
-    and how many there were."""
+def within_reach(body: wire.Body, newest: int | None) -> tuple[wire.Body, int, list[tuple[int, int]]]:
+    """``body`` without the parts and points out of reach from step ``newest``, or from its own first one without; how
+    many there were; and the ``spans`` of what is left."""
     known = list(spans(body))
     start = min((first for first, _ in known), default=0) if newest is None else newest
     furthest = min(HIGHEST_STEP, start + LONGEST_JUMP)
     if all(last <= furthest for _, last in known):
-        return body, 0
+        return body, 0, known
     kept = msgspec.structs.replace(
         body,
         summaries=tuple(s for s in body.summaries if s.first_step + s.steps - 1 <= furthest),
@@ -49,7 +49,8 @@ def within_reach(body: wire.Body, newest: int | None) -> tuple[wire.Body, int]:
     left_out = sum(len(a) - len(b) for a, b in ((body.summaries, kept.summaries), (body.histograms, kept.histograms)))
     left_out += len(body.events) - len(kept.events)
     left_out += sum(len(a.steps) - len(b.steps) for a, b in zip(body.scalars, kept.scalars, strict=True)) // 8
-    return msgspec.structs.replace(kept, scalars=tuple(s for s in kept.scalars if s.steps)), left_out
+    kept = msgspec.structs.replace(kept, scalars=tuple(s for s in kept.scalars if s.steps))
+    return kept, left_out, list(spans(kept))
 
 
 def _points(series: wire.Scalars, furthest: int) -> wire.Scalars:

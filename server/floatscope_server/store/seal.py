@@ -91,7 +91,8 @@ class Seal:
         def finish(session: Session, key: StreamKey) -> None:
             connection = session.connection()
             advance(connection, key, end)
-            settle_geometry(connection, key.stream_id, geometry)
+            if not due.settled:
+                settle_geometry(connection, key.stream_id, geometry)
             for level, full in enumerate(levels, start=1):
                 for tile in full:
                     delete_parts(connection, key, level, blocks, tile * geometry.fan, (tile + 1) * geometry.fan)

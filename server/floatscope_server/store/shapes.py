@@ -12,7 +12,7 @@ from floatscope_server.tiles.codec import TileError
 from floatscope_server.tiles.hist import HistRows
 from floatscope_server.tiles.points import Points, Records
 
-__all__ = ["DEVICES", "HISTOGRAM_BLOCK", "HISTOGRAM_SHAPE", "SCALARS", "SEEN", "figures_of", "series_shape"]
+__all__ = ["DEVICES", "FACTS", "HISTOGRAM_BLOCK", "HISTOGRAM_SHAPE", "SCALARS", "SEEN", "figures_of", "series_shape"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +29,22 @@ FIGURES = (
     "reserved_bytes",
     "alloc_retries",
     "ooms",
+    "core_clock_mhz",
+    "memory_clock_mhz",
+    "pcie_width",
+    "pcie_speed_gts",
+    "pcie_replays",
+    "xgmi_bytes_per_s",
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "throttle_power_percent",
+    "throttle_thermal_percent",
+    "throttle_brake_percent",
 )
 """Fields of ``wire.Device`` that are series of their own, named BACKEND/INDEX/FIGURE."""
+
+FACTS = ("pci", "name", "vram_total_bytes", "pcie_max_width", "pcie_max_speed_gts", "xgmi_links")
+"""Those that stay the same while a card is there, in ``device_facts``."""
 
 SEEN = "seen"
 """The figure of a reading that had none."""

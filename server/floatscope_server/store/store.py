@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ from floatscope_server.models import Meta, Run
 from floatscope_server.observation import Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch, Reply
+from floatscope_server.store.epoch import settled_epoch
 from floatscope_server.store.hello import greet, read_by, refusal
 from floatscope_server.store.inbox import Counters, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
@@ -71,6 +71,8 @@ class Store:
         """Another one whenever layers have changed, before anybody is told."""
         self._clock = clock
         self._queue: deque[Incoming | Job] = deque()
+        self._waiting: Counter[str] = Counter()
+        self._full = False  # whether a writer has as many messages in the queue as it may have in flight
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -78,8 +80,7 @@ class Store:
         self._reader: Reader | None = None
         self._started_at = 0.0
         self._settling = False
-        self._failing = False
-        self._complained = False
+        self._failing = self._complained = False
         self._in_hand: list[Incoming] = []
         self._committed: dict[str, int] = {}
         """The last seq on disk of each writer that has said hello."""
@@ -148,13 +149,15 @@ class Store:
         """Give up to ``pages`` free pages back to the file system; how many are left."""
         return self._in_writer(lambda connection: self.database.shrink(connection, pages))
 
-    def delete_run(self, name: str) -> bool:
+    def delete_run(self, name: str, note: Callable[[Session], object] = bool) -> bool:
         """Take a run that is over out of sight; False if there is none, ``LiveRunError`` if it goes on. The keeper
-        deletes its rows."""
+        deletes its rows. ``note`` writes down that it was done."""
 
         def condemned(session: Session) -> bool:
             found = condemn(session, name)
             self._ledger.clear()
+            if found:
+                note(session)
             return found
 
         found = self.write(condemned)
@@ -198,6 +201,9 @@ class Store:
             if self._stopping:
                 raise StoreError("the store takes nothing any more: the server is stopping, or its log says why")
             self._queue.append(item)
+            if isinstance(item, Incoming):
+                self._waiting[item.writer] += 1
+                self._full |= self._waiting[item.writer] >= wire.MAX_IN_FLIGHT
             self._wake.notify()
 
     def _main(self, opened: Future[None]) -> None:
@@ -232,14 +238,7 @@ class Store:
 
     def _load_meta(self, connection: Connection) -> None:
         with connection.begin(), Session(connection) as session:
-            epoch = session.get(Meta, "epoch")
-            place = session.get(Meta, "place")
-            here = self.database.place(connection)
-            if epoch is None or place is None or place.value != here:
-                # New, or restored: agents may hold what this store never had.
-                epoch = session.merge(Meta(key="epoch", value=uuid.uuid4().hex))
-                session.merge(Meta(key="place", value=here))
-            self.epoch = epoch.value
+            self.epoch = settled_epoch(session, self.database.place(connection))
             session.commit()
         self._started_at = self._clock()
 
@@ -268,9 +267,7 @@ class Store:
                     self._queue.popleft()
                 self._run_job(connection, first)
             elif first is not None:
-                pause = committed + self.settings.commit_interval_s - time.monotonic()
-                if pause > 0 and not self._stopping:
-                    time.sleep(pause)
+                self._gather(committed + self.settings.commit_interval_s)
                 self._hold_back(connection)
                 self._in_hand = self._take()
                 self._commit(connection, self._in_hand)
@@ -280,6 +277,12 @@ class Store:
                 self._settling = False
                 checkpointed = time.monotonic()
                 self.database.checkpoint(connection)
+
+    def _gather(self, until: float) -> None:
+        """Wait for more to commit, but not where a writer has sent all that it may before it is answered."""
+        with self._wake:
+            while not (self._stopping or self._full) and (left := until - time.monotonic()) > 0:
+                self._wake.wait(left)
 
     def _hold_back(self, connection: Connection) -> None:
         end = time.monotonic() + _HELD_BACK_S
@@ -296,9 +299,9 @@ class Store:
         """The messages up to the next job."""
         taken: list[Incoming] = []
         with self._wake:
-            while self._queue and isinstance(self._queue[0], Incoming):
-                item = self._queue.popleft()
-                assert isinstance(item, Incoming)
+            self._waiting, self._full = Counter(), False
+            while self._queue and isinstance(item := self._queue[0], Incoming):
+                self._queue.popleft()
                 taken.append(item)
         return taken
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, literal, select, update
 from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.models import Stream, StreamState, Tile, TileRaw, WalFrame
@@ -51,7 +51,21 @@ _RAW_KEYS = tuple(int(stat) for stat in (*RAW, *POOLED, Stat.RANKS))
 _POOLED_KEYS = tuple(int(stat) for stat in POOLED)
 
 
+# Made once, of tables and not of models: to make one takes longer than to run it.
 _INSERT_RAW, _INSERT_POOLED = (insert(SQLModel.metadata.tables[model.__tablename__]) for model in (TileRaw, Tile))
+_FRAMES, _STATES = (SQLModel.metadata.tables[str(model.__tablename__)] for model in (WalFrame, StreamState))
+_CLOSE = delete(_FRAMES).where(_FRAMES.c.id.in_(bindparam("ids", expanding=True)))
+_SHORTEN = update(_FRAMES).where(_FRAMES.c.id == bindparam("of_id"))
+_MOVE = (
+    update(_STATES)
+    .where(
+        _STATES.c.stream_id == bindparam("of_stream"),
+        _STATES.c.attempt == bindparam("of_attempt"),
+        _STATES.c.sealed == bindparam("was_sealed"),
+        _STATES.c.epoch == bindparam("was_epoch"),
+    )
+    .values(sealed=bindparam("to_sealed"), epoch=bindparam("to_epoch"), appends=_STATES.c.appends + bindparam("more"))
+)
 
 
 class OvertakenError(Exception):
@@ -106,29 +120,31 @@ def settle_geometry(connection: Connection, stream_id: int, geometry: Geometry) 
 
 def hold(connection: Connection, key: StreamKey) -> None:
     """Keep others from sealing this stream until the transaction ends; ``OvertakenError`` if one has."""
-    _moved(connection, key, sealed=key.sealed, epoch=key.epoch)
+    _moved(connection, key, sealed=key.sealed, epoch=key.epoch, appends=0)
 
 
 def advance(connection: Connection, key: StreamKey, sealed: int) -> None:
     """Publish all columns before ``sealed``, none of which was changed; ``OvertakenError`` if another one has."""
-    _moved(connection, key, sealed=sealed, epoch=key.epoch + 1, appends=StreamState.appends + 1)
+    _moved(connection, key, sealed=sealed, epoch=key.epoch + 1, appends=1)
 
 
 def change(connection: Connection, key: StreamKey) -> None:
     """Publish what was changed of columns that are sealed; ``OvertakenError`` as of ``advance``."""
-    _moved(connection, key, epoch=key.epoch + 1)
+    _moved(connection, key, sealed=key.sealed, epoch=key.epoch + 1, appends=0)
 
 
-def _moved(connection: Connection, key: StreamKey, **values: object) -> None:
+def _moved(connection: Connection, key: StreamKey, *, sealed: int, epoch: int, appends: int) -> None:
     changed = connection.execute(
-        update(StreamState)
-        .where(
-            col(StreamState.stream_id) == key.stream_id,
-            col(StreamState.attempt) == key.attempt,
-            col(StreamState.sealed) == key.sealed,
-            col(StreamState.epoch) == key.epoch,
-        )
-        .values(**values)
+        _MOVE,
+        {
+            "of_stream": key.stream_id,
+            "of_attempt": key.attempt,
+            "was_sealed": key.sealed,
+            "was_epoch": key.epoch,
+            "to_sealed": sealed,
+            "to_epoch": epoch,
+            "more": appends,
+        },
     )
     if changed.rowcount != 1:
         raise OvertakenError
@@ -246,15 +262,16 @@ def has_raw(session: Session, key: StreamKey, idx: int) -> bool:
 def close_frames(connection: Connection, frames: Iterable[tuple[int, int, int]], upto: int) -> None:
     """Take the columns before ``upto`` out of the tail: ``frames`` are (id, first, n) of those that had any."""
     gone: list[int] = []
+    shorter: list[dict[str, int]] = []
     for number, first, n in frames:
         if first + n <= upto:
             gone.append(number)
         else:
-            connection.execute(
-                update(WalFrame).where(col(WalFrame.id) == number).values(first=upto, n=first + n - upto)
-            )
+            shorter.append({"of_id": number, "first": upto, "n": first + n - upto})
+    if shorter:
+        connection.execute(_SHORTEN, shorter)
     for start in range(0, len(gone), _AT_ONCE):
-        connection.execute(delete(WalFrame).where(col(WalFrame.id).in_(gone[start : start + _AT_ONCE])))
+        connection.execute(_CLOSE, {"ids": gone[start : start + _AT_ONCE]})
 
 
 def _table(level: int) -> Any:  # noqa: ANN401 - either of two models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -46,10 +47,25 @@ class FakeSys:
             mem_info_vram_used=40 * GIB,
             gpu_busy_percent=87,
             mem_busy_percent=55,
+            current_link_width=16,
+            max_link_width=16,
+            current_link_speed="32.0 GT/s PCIe",
+            max_link_speed="32.0 GT/s PCIe",
+            pcie_replay_count=3,
         )
+        for name in ("power", "ras"):
+            (device / name).mkdir()
+        self.write(device / "power", runtime_status="active")
+        # One block a file, as the driver has them.
+        for block, uncorrected, corrected in (("umc", 0, 7), ("gfx", 0, 0), ("xgmi_wafl", 0, 1)):
+            self.write(device / "ras", **{f"{block}_err_count": f"ue: {uncorrected}\nce: {corrected}"})
         self.write(
             sensors,
             power1_input=512_000_000,
+            freq1_input=2_100_000_000,
+            freq1_label="sclk",
+            freq2_input=1_300_000_000,
+            freq2_label="mclk",
             temp2_input=61_000,
             temp2_label="junction",
             temp3_input=52_000,
@@ -65,6 +81,27 @@ class FakeSys:
                 (folder / name).unlink()
             else:
                 (folder / name).write_text(f"{value}\n")
+
+    def metrics(self, device: Path, *fields: tuple[int, str, int], revision: int, size: int) -> None:
+        """The binary ``gpu_metrics`` of a card: all ones but for the header and the ``fields`` (offset, format,
+        value)."""
+        data = bytearray(b"\xff" * size)
+        struct.pack_into("<HBB", data, 0, size, 1, revision)
+        for offset, code, value in fields:
+            struct.pack_into(f"<{code}", data, offset, value)
+        (device / "gpu_metrics").write_bytes(data)
+
+    def node(self, number: int, address: str, *, xgmi: int) -> None:
+        """What the compute driver shows of a card: joined to ``xgmi`` others."""
+        node = self.root / f"class/kfd/kfd/topology/nodes/{number}"
+        domain, bus, rest = address.split(":")
+        location = int(bus, 16) << 8 | int(rest.partition(".")[0], 16) << 3
+        (node / "io_links").mkdir(parents=True)
+        self.write(node, properties=f"simd_count 304\nlocation_id {location}\ndomain {int(domain, 16)}")
+        for link in range(xgmi + 1):
+            (node / f"io_links/{link}").mkdir()
+            # The first goes to a processor, by PCI Express.
+            self.write(node / f"io_links/{link}", properties=f"type {11 if link else 2}\nnode_to {link}")
 
     def driver_is_live(self) -> None:
         (self.root / "module/amdgpu").mkdir(parents=True)

@@ -70,7 +70,7 @@ class Machine:
                 system.write(sensors, temp1_label="edge", temp1_input=47_000)
             if kind.apu:
                 system.write(folder, gpu_busy_percent=None, mem_busy_percent=None, mem_info_vram_used=None)
-                system.write(sensors, temp2_label=None, temp2_input=None)
+                system.write(sensors, temp2_label=None, temp2_input=None, freq2_label=None, freq2_input=None)
         self._topology()
         self.lost: frozenset[int] = frozenset()
         self.set(busy=80, watts=512, used_gib=1, celsius=50)
@@ -124,6 +124,8 @@ class Machine:
             "busy_percent": float(self.busy + place) if there else None,
             "power_watts": float(self.watts + place) if there and kind.power is not None else None,
             "temperature_celsius": 47.0 if kind.apu else None if gone else float(self.celsius + place),
+            "core_clock_mhz": 2100.0,
+            "memory_clock_mhz": None if kind.apu else 1300.0,
         }
 
     def _topology(self) -> None:

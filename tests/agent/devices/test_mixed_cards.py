@@ -25,6 +25,8 @@ def readings(sample: Sample) -> list[dict[str, object]]:
         "busy_percent",
         "power_watts",
         "temperature_celsius",
+        "core_clock_mhz",
+        "memory_clock_mhz",
     )
     return [{name: getattr(one, name) for name in fields} for one in sample.devices]
 

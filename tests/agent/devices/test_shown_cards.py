@@ -39,6 +39,21 @@ while not Path(sys.argv[1]).exists():
 """
 
 
+SELDOM = {
+    "pcie_width": 16,
+    "pcie_speed_gts": 32.0,
+    "pcie_max_width": 16,
+    "pcie_max_speed_gts": 32.0,
+    "pcie_replays": 3,
+    "xgmi_links": 0,
+    "xgmi_bytes_per_s": None,
+    "ecc_corrected": 8,
+    "ecc_uncorrected": 0,
+    "throttle_thermal_percent": None,
+}
+"""Of the first card, which is the first whose turn it is; it has no ``gpu_metrics``."""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started = Server(tmp_path_factory.mktemp("cards") / "data")
@@ -89,3 +104,5 @@ def test_what_the_cards_tell_is_what_is_shown(
         assert training.wait(60) == 0
     shown = server.show(backend)
     assert (shown["state"], told(shown)) == ("finished", expected())
+    first = min(shown["devices"], key=lambda one: one["index"])
+    assert {name: first[name] for name in SELDOM} == SELDOM

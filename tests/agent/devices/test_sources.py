@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from floatscope import wire
@@ -80,6 +81,15 @@ def test_sysfs_reads_every_figure_in_its_unit(fake_sys: FakeSys) -> None:
         memory_busy_percent=55.0,
         power_watts=512.0,
         temperature_celsius=61.0,
+        core_clock_mhz=2100.0,
+        memory_clock_mhz=1300.0,
+        pcie_width=16,
+        pcie_speed_gts=32.0,
+        pcie_max_width=16,
+        pcie_max_speed_gts=32.0,
+        pcie_replays=3,
+        ecc_corrected=8,
+        ecc_uncorrected=0,
     )
     assert second.pci == "0000:25:00.0"
 
@@ -88,11 +98,13 @@ def test_sysfs_missing_is_none_and_never_zero(fake_sys: FakeSys) -> None:
     device = fake_sys.card(0, "0000:05:00.0")
     sensors = device / "hwmon/hwmon3"
     fake_sys.write(device, gpu_busy_percent=None, mem_busy_percent="", mem_info_vram_used="N/A")
-    fake_sys.write(sensors, power1_input=None, temp2_input=None)
+    fake_sys.write(sensors, power1_input=None, temp2_input=None, freq1_input=-1, freq2_input=None)
     # What a suspended card answers: reading fails though the file is there.
     (device / "product_name").unlink()
     (device / "product_name").mkdir()
-    [reading] = SysfsCards(fake_sys.root).read()
+    cards = SysfsCards(fake_sys.root)
+    cards.read()
+    [reading] = cards.read()
     assert reading == wire.Device(
         time_ns=reading.time_ns, backend="sysfs", index=0, pci="0000:05:00.0", vram_total_bytes=192 * GIB
     )
@@ -167,6 +179,8 @@ def test_pyrsmi_finds_the_cards_and_sysfs_fills_the_rest(
         memory_busy_percent=22.0,
         power_watts=333.0,
         temperature_celsius=61.0,
+        core_clock_mhz=2100.0,
+        memory_clock_mhz=1300.0,
     )
     assert second == wire.Device(
         time_ns=second.time_ns,
@@ -180,6 +194,15 @@ def test_pyrsmi_finds_the_cards_and_sysfs_fills_the_rest(
         memory_busy_percent=55.0,
         power_watts=512.0,
         temperature_celsius=61.0,
+        core_clock_mhz=2100.0,
+        memory_clock_mhz=1300.0,
+        pcie_width=16,
+        pcie_speed_gts=32.0,
+        pcie_max_width=16,
+        pcie_max_speed_gts=32.0,
+        pcie_replays=3,
+        ecc_corrected=8,
+        ecc_uncorrected=0,
     )
     cards.write_text(cards.read_text().replace("11 22", "99 22"))
     running.until(lambda sample: sample.devices[0].busy_percent == 99.0)
@@ -226,6 +249,7 @@ def test_nvml_with_a_card_that_supports_little(sidecar: StartSidecar, nvml_path:
     sample = sidecar(LD_LIBRARY_PATH=str(nvml_path)).line()
     assert isinstance(sample, Sample)
     first, second = sample.devices
+    first = msgspec.structs.replace(first, **dict.fromkeys(wire.READ_SELDOM))
     assert first == wire.Device(
         time_ns=first.time_ns,
         backend="nvml",
@@ -238,6 +262,8 @@ def test_nvml_with_a_card_that_supports_little(sidecar: StartSidecar, nvml_path:
         memory_busy_percent=12.0,
         power_watts=412.5,
         temperature_celsius=44.0,
+        core_clock_mhz=1965.0,
+        memory_clock_mhz=3201.0,
     )
     assert second.pci == "0001:af:00.0"
     assert (second.busy_percent, second.power_watts, second.vram_used_bytes) == (None, None, 5 * GIB)

@@ -1,7 +1,8 @@
 /* A stand-in for libnvidia-ml.so.1: the functions that the sidecar calls, with two cards.
  *
  * Card 0 answers everything; card 1 is like a MIG slice: no utilisation and no power. FAKE_NVML_DRIVER=none makes
- * initialisation fail as it does without the kernel driver.
+ * initialisation fail as it does without the kernel driver. Card 0 is at half its lanes, at its power limit and slowed by
+ * an external brake, and has had ECC errors; card 1 has ECC off.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -101,5 +102,77 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius)
     if (index_of(device) < 0 || sensor != 0)
         return INVALID_ARGUMENT;
     *celsius = 44;
+    return SUCCESS;
+}
+
+/* Graphics, SM, memory and video clocks, in MHz. */
+int nvmlDeviceGetClockInfo(void *device, int type, unsigned *clock)
+{
+    static const unsigned clocks[] = {1980, 1965, 3201, 1545};
+    if (index_of(device) < 0 || type < 0 || type > 3)
+        return INVALID_ARGUMENT;
+    *clock = clocks[type];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width)
+{
+    int index = index_of(device);
+    if (index < 0)
+        return INVALID_ARGUMENT;
+    *width = index == 0 ? 8 : 0xFFFF;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *width)
+{
+    if (index_of(device) < 0)
+        return INVALID_ARGUMENT;
+    *width = 16;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation)
+{
+    int index = index_of(device);
+    if (index < 0)
+        return INVALID_ARGUMENT;
+    *generation = index == 0 ? 4 : 99;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *generation)
+{
+    if (index_of(device) < 0)
+        return INVALID_ARGUMENT;
+    *generation = 5;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPcieReplayCounter(void *device, unsigned *count)
+{
+    if (index_of(device) < 0)
+        return INVALID_ARGUMENT;
+    *count = 12;
+    return SUCCESS;
+}
+
+/* Corrected (0) or uncorrected (1) errors, since the driver's start (0) or the card's first day (1). */
+int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, unsigned long long *count)
+{
+    if (index_of(device) != 0)
+        return NOT_SUPPORTED;
+    if (type < 0 || type > 1 || counter < 0 || counter > 1)
+        return INVALID_ARGUMENT;
+    *count = (type == 0 ? 5 : 2) + (counter == 1 ? 1000 : 0);
+    return SUCCESS;
+}
+
+/* SwPowerCap, HwSlowdown, HwPowerBrakeSlowdown. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
+{
+    if (index_of(device) != 0)
+        return NOT_SUPPORTED;
+    *reasons = 0x4 | 0x8 | 0x80;
     return SUCCESS;
 }

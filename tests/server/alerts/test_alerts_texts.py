@@ -100,6 +100,9 @@ CASES: list[tuple[str, str, dict[str, Any], list[str]]] = [
         ["card7", "card0", "95 %"],
     ),
     *(("gpu_fault", r, {"text": "words of the driver"}, ["words of the driver"]) for r in ("ecc", "hang", "throttle")),
+    ("gpu_fault", "ecc_count", {"new": 3}, ["3", "card0", "0.5"]),
+    *(("gpu_fault", f"throttle_{r}", {"seconds": 180.0}, ["180", "card0", "0.5 %"]) for r in ("heat", "brake")),
+    ("gpu_fault", "link_width", {}, ["card0", "0.5"]),
     ("data_gap", "queue_full", {"first": 3, "last": 77}, ["queue_full", "77"]),
     ("coverage_low", "unobserved", {"observed": 8, "trainable": 10, "reasons": {}}, ["2", "10"]),
 ]

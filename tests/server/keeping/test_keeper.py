@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlmodel import Session, col, delete, select
 
 from floatscope import wire
+from floatscope_server.alerts.models import Delivery, Endpoint
 from floatscope_server.database import utc
 from floatscope_server.models import HistTile, Milestone, Retention, ScalarChunk, ScalarSeries, Stream, Tile, TileRaw
 from floatscope_server.store import Store
@@ -90,6 +91,34 @@ def test_a_day_after_the_last_it_is_old(store: Store, pen: MakePen, make: Make, 
     kept.keep(store, keeper)
     assert kept.raw_tiles(store) == []
     assert kept.pooled_tiles(store, 1), "level 1 stays"
+
+
+def test_the_log_of_deliveries_loses_what_ended_long_ago(store: Store, clock: Clock) -> None:
+    def add(session: Session) -> None:
+        session.add(Endpoint(id=1, url="https://example.com/", created_at=store.now()))
+        session.flush()
+        for number, (state, days) in enumerate(
+            [("ok", 91), ("ok", 89), ("dead", 91), ("failed", 91), ("pending", 91), ("leased", 91)]
+        ):
+            at = store.now() - timedelta(days=days)
+            session.add(
+                Delivery(
+                    endpoint_id=1,
+                    event_id=f"{number}-{state}-{days}",
+                    type="alert.firing",
+                    body="{}",
+                    state=state,
+                    next_at=at,
+                    created_at=at,
+                    done_at=at if state in ("ok", "dead") else None,
+                )
+            )
+
+    store.write(add)
+    kept.keep(store)
+    with store.read() as session:
+        left = session.exec(select(Delivery.event_id).order_by(col(Delivery.id))).all()
+    assert left == ["1-ok-89", "3-failed-91", "4-pending-91", "5-leased-91"]
 
 
 def test_a_clock_that_goes_back_drops_nothing(store: Store, pen: MakePen, make: Make, clock: Clock) -> None:

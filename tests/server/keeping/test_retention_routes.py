@@ -51,6 +51,13 @@ def test_settings_of_all_runs_and_of_one(agent: MakeAgent, ask: Callable[..., Re
     assert ask("GET", "/api/v1/retention").json == changed
     assert ask("DELETE", "/api/v1/runs/a/retention").json == {**changed, "own": False}
     assert ask("DELETE", "/api/v1/retention").json == {**_BUILT_IN, "own": False}
+    log = [(line["action"], line["subject"], line["detail"]) for line in ask("GET", "/api/v1/audit").json]
+    assert log == [
+        ("retention.reset", "all runs", {}),
+        ("retention.reset", "a", {}),
+        ("retention.set", "a", {"pin_alerts": False, "max_bytes_per_run": 5}),
+        ("retention.set", "all runs", {"raw_keep_days": 10.0, "raw_keep_steps": None}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,5 +127,7 @@ def test_what_was_dropped_is_shown_and_a_run_is_deleted(
     assert server.json("/api/v1/runs") == []
     assert server.get("/api/v1/runs/run").status == 404
     assert ask("DELETE", "/api/v1/runs/run").status == 404
+    log = [(line["action"], line["subject"]) for line in ask("GET", "/api/v1/audit").json]
+    assert log == [("run.delete", "run"), ("retention.set", "run")]
     wait_for(lambda: not kept.rows_of(server.services.store, "run", "tile")["run"], "the rows to be gone")
     assert not any(kept.rows_of(server.services.store, "tile_raw", "tile", "stream", "layer").values())

@@ -9,8 +9,8 @@ import pytest
 from sqlmodel import func, select
 
 from floatscope import wire
-from floatscope_server.models import Gap, ScalarChunk, WalFrame
-from floatscope_server.query.devices import device_samples, device_series
+from floatscope_server.models import DeviceFacts, Gap, ScalarChunk, WalFrame
+from floatscope_server.query.devices import device_samples, device_series, newest_samples
 from floatscope_server.query.line import run_named
 from floatscope_server.store import Store, caps
 from floatscope_server.store.series_thread import SeriesThread
@@ -132,3 +132,70 @@ def test_a_range_is_asked_over_http(server: Running, agent: MakeAgent) -> None:
     (pooled,) = server.json(path + "&points=2")
     assert pooled["cell"] == 8
     assert (min(pooled["min"]), max(pooled["max"])) == (110.0, 119.0)
+
+
+_SELDOM: dict[str, Any] = {
+    "pcie_width": 8,
+    "pcie_speed_gts": 16.0,
+    "pcie_max_width": 16,
+    "pcie_max_speed_gts": 32.0,
+    "pcie_replays": 12,
+    "xgmi_links": 7,
+    "xgmi_bytes_per_s": 1.5e9,
+    "ecc_corrected": 5,
+    "ecc_uncorrected": 0,
+    "throttle_power_percent": 90.0,
+    "throttle_thermal_percent": 0.0,
+    "throttle_brake_percent": 12.5,
+}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_is_read_seldom_is_the_newest_that_is_known(store: Store, pen: MakePen, sealed: bool) -> None:
+    one = pen(store)
+    readings = [
+        _reading(_START, **{**_SELDOM, "ecc_corrected": 4}),
+        _reading(_START, index=1, pci="0000:c2"),
+        _reading(_START + 20, core_clock_mhz=2100.0, ecc_corrected=5),
+        _reading(_START + 60, core_clock_mhz=1900.0, memory_clock_mhz=1300.0),
+    ]
+    for reading in readings:
+        one.deliver(wire.Body(devices=(reading,)))
+    if sealed:
+        SeriesThread(store).seal(everything=True)
+    with store.read() as session:
+        card, other = newest_samples(session, run_named(session, "run"))
+    assert card["time_ns"] == (_START + 60) * 10**9
+    assert (card["core_clock_mhz"], card["memory_clock_mhz"]) == (1900.0, 1300.0)
+    assert {name: card[name] for name in _SELDOM} == _SELDOM
+    assert {name: type(card[name]) for name in _SELDOM} == {name: type(value) for name, value in _SELDOM.items()}
+    assert {name: other[name] for name in _SELDOM} == dict.fromkeys(_SELDOM)
+    found = _series(store)
+    assert set(_SELDOM) - {figure for _, _, figure in found} == {"pcie_max_width", "pcie_max_speed_gts", "xgmi_links"}
+    assert found[0, 0, "ecc_corrected"]["values"].tolist() == [4.0, 5.0]
+    samples = _samples(store, 60)
+    assert "ecc_corrected" not in samples[-1], "most readings are without it, and half as long"
+    assert samples[-1]["ooms"] is None
+
+
+def test_a_reading_without_what_stays_the_same_takes_nothing_away(store: Store, pen: MakePen) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(devices=(_reading(_START, pcie_max_width=16, busy_percent=1.0),)))
+    one.deliver(wire.Body(devices=(_reading(_START + 1, name=None, xgmi_links=7, busy_percent=1.0),)))
+    with store.read() as session:
+        (fact,) = session.exec(select(DeviceFacts)).all()
+    assert (fact.name, fact.pcie_max_width, fact.xgmi_links, fact.pcie_max_speed_gts) == ("card", 16, 7, None)
+
+
+@pytest.mark.parametrize(
+    "figures", [{"pcie_max_width": 1 << 63}, {"ecc_uncorrected": -1}, {"vram_total_bytes": 1 << 64 - 1}]
+)
+def test_a_count_that_no_column_holds_loses_its_sample_only(
+    store: Store, pen: MakePen, figures: dict[str, int]
+) -> None:
+    one = pen(store)
+    one.deliver(wire.Body(devices=(_reading(_START, **figures), _reading(_START + 1, ooms=1))))
+    assert [sample["ooms"] for sample in _samples(store, 60)] == [1]
+    with store.read() as session:
+        (gap,) = session.exec(select(Gap)).all()
+    assert (gap.count, gap.reason) == (1, "device sample with a count out of range")

@@ -1,6 +1,7 @@
 /** The cards of a run: how busy each is by time, where its memory went, what else it reads, and the phases of a step. */
 
 import { FIGURES, balanceOf, cardsOf, cellsOf, meansOf, readingsFrom, readingsOf, recentSpan, stepAt, stepMarks, timeOf, wholeSpan } from "../../data/cards.js";
+import { healthOf } from "../../data/card-health.js";
 import { PHONE } from "../../data/geometry.js";
 import { ordered } from "../../data/health.js";
 import { clock, count, fixed } from "../../data/text.js";
@@ -9,6 +10,7 @@ import { h } from "../dom.js";
 import { empty, failure, pendingNote } from "../notes.js";
 import { createTimeHeat, heatHeight } from "../time-heat.js";
 import { oneCard } from "./card.js";
+import { cardHealth } from "./card-health.js";
 import { cardTable } from "./card-table.js";
 import { phases } from "./phases.js";
 
@@ -25,7 +27,7 @@ const FAULTS = ["gpu_fault", "gpu_util_drop", "gpu_imbalance", "vram_near_oom", 
 const COLUMNS = 240;
 const RECENT_COLUMNS = 150;
 
-/** @type {{ samples: unknown, history: unknown, figure: string, view: { cards: View["cards"], cells: View["cells"] | null, means: number[] } } | null} */
+/** @type {{ samples: unknown, history: unknown, figure: string, view: { cards: View["cards"], cells: View["cells"] | null, means: number[], health: ReturnType<typeof healthOf> } } | null} */
 let held = null;
 
 /**
@@ -40,7 +42,7 @@ function viewOf(samples, history, figure) {
   const readings = history === null ? readingsOf(samples, figure) : readingsFrom(history, figure);
   const span = (history === null ? null : wholeSpan(readings)) ?? recentSpan(samples);
   const cells = span === null ? null : cellsOf(cards.map(({ key }) => key), readings, span, history === null ? RECENT_COLUMNS : COLUMNS);
-  const view = { cards, cells, means: cells === null ? [] : meansOf(cells, cards.length) };
+  const view = { cards, cells, means: cells === null ? [] : meansOf(cells, cards.length), health: healthOf(samples) };
   held = { samples, history, figure, view };
   return view;
 }
@@ -54,7 +56,7 @@ export function devicesTab(state, context) {
   const { history } = state.cards;
   const live = (state.route.own["span"] ?? "") === "";
   const figure = /** @type {Figure} */ (state.route.own["figure"] || "busy_percent");
-  const { cards, cells, means } = viewOf(samples, live ? null : (history.data ?? []), figure);
+  const { cards, cells, means, health } = viewOf(samples, live ? null : (history.data ?? []), figure);
   if (cards.length === 0) return h("div", { class: "cards" }, empty(t("devices.none"), t("devices.none_hint")), phases(state, context));
   return h(
     "div",
@@ -65,6 +67,7 @@ export function devicesTab(state, context) {
     cells === null || (!live && history.data === null) ? null : map({ cards, figure, cells, means }, state, context),
     oneCard(state, cards, cells?.span ?? null, context),
     cardTable(state, cards, means, figure, context),
+    cardHealth(cards, health, state, context),
     faults(state, context),
     phases(state, context),
   );

@@ -5,10 +5,14 @@ import { lanes } from "../../data/health.js";
 import { count } from "../../data/text.js";
 import { alertsInView } from "../../state.js";
 import { h } from "../dom.js";
-import { severityMark } from "../marks.js";
+import { checkpointMark, severityMark } from "../marks.js";
 
-/** @param {import("../../state.js").State} state @param {import("../../data/geometry.js").Range} range @param {import("../../main.js").Context} context */
-export function strip(state, range, { t, act }) {
+/**
+ * @param {import("../../state.js").State} state @param {import("../../data/geometry.js").Range} range @param {import("../../main.js").Context} context
+ * @param {import("../chart-marks.js").Marks["saved"]} saved
+ */
+export function strip(state, range, context, saved) {
+  const { t, act } = context;
   const known = state.alerts.data !== null;
   const span = range.to + 1 - range.from;
   const share = (/** @type {number} */ step) => Math.min(1, Math.max(0, (step - range.from) / span));
@@ -38,5 +42,23 @@ export function strip(state, range, { t, act }) {
         ),
       );
     }),
+    checkpoints(state, saved, context),
+  );
+}
+
+/** @param {import("../../state.js").State} state @param {import("../chart-marks.js").Marks["saved"]} saved @param {import("../../main.js").Context} context */
+function checkpoints(state, saved, { t }) {
+  const { checkpoints: newest = [], checkpoints_saved: all = 0 } = state.detail.data ?? {};
+  if (newest.length === 0) return null;
+  const cut = all > newest.length ? t("strip.checkpoints_newest", { n: count(newest.length), all: count(all) }) : "";
+  return h(
+    "div",
+    { class: "lane", key: "checkpoints" },
+    h("span", { class: "lane-name", title: cut }, checkpointMark(), h("span", { class: "lane-word" }, t(state.width < PHONE ? "strip.checkpoints_short" : "strip.checkpoints")), cut === "" ? null : h("span", { class: state.width < PHONE ? "sr" : "muted" }, cut)),
+    h(
+      "span",
+      { class: "lane-track" },
+      saved.map(({ first, n, share, href, title }) => h("a", { key: first, class: "on-rail saved", href, title, "aria-label": title, style: { left: `${share * 100}%` } }, checkpointMark(), n > 1 ? h("span", { "aria-hidden": "true" }, count(n)) : null)),
+    ),
   );
 }

@@ -274,6 +274,9 @@ def upgrade() -> None:
         sa.Column("pci", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
         sa.Column("name", sqlmodel.sql.sqltypes.AutoString(), nullable=True),
         sa.Column("vram_total_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("pcie_max_width", sa.BigInteger(), nullable=True),
+        sa.Column("pcie_max_speed_gts", sa.Float(), nullable=True),
+        sa.Column("xgmi_links", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["run.id"],

@@ -1,0 +1,95 @@
+"""What a page loads, in which order, and what it keeps for the next time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page
+
+from tests.bench.page_loads import PROBE
+from tests.chromium import browser
+from tests.pages import serving
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+_FETCHED = """() => performance.getEntriesByType("resource").map((one) => ({
+  path: new URL(one.name).pathname,
+  address: one.name,
+  start: performance.timeOrigin + one.startTime,
+  transferred: one.transferSize,
+}))"""
+
+
+@pytest.fixture(scope="module")
+def visitor(
+    tmp_path_factory: pytest.TempPathFactory, program: Callable[[str], str]
+) -> Iterator[tuple[BrowserContext, str]]:
+    """Someone with an empty cache, and the address of a run with layers."""
+    data = tmp_path_factory.mktemp("loading") / "data"
+    size = ["--steps", "300", "--layers", "12", "--kinds", "1"]
+    command = [sys.executable, "-m", "floatscope", "bench", "ingest", *size, "--data", str(data)]
+    subprocess.run(command, check=True, capture_output=True)
+    with serving(data) as url, browser(program("chromium")) as running:
+        context = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+        context.set_default_timeout(60_000)
+        context.add_init_script(path=PROBE)
+        yield context, f"{url}/#/run/bench"
+
+
+def _opened_heat(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_function("() => probe.useful !== null")
+    return page, page.evaluate(_FETCHED)
+
+
+def _opened(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
+    page, _ = _opened_heat(context, address)
+    page.locator(".plot .main-svg").first.wait_for()
+    return page, page.evaluate(_FETCHED)
+
+
+def _plotly(fetched: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in fetched if one["path"].endswith("/plotly.min.js")]
+
+
+def test_the_chart_library_comes_once_and_after_the_heat_map(visitor: tuple[BrowserContext, str]) -> None:
+    page, fetched = _opened(*visitor)
+    (plotly,) = _plotly(fetched)
+    assert plotly["transferred"] > 1_000_000
+    put = page.evaluate("() => probe.drawn[0][0]")
+    assert plotly["start"] > put
+    # Every tab that has charts uses it, and none asks again.
+    for tab in ("scaler", "devices", "config", "layers", "overview"):
+        page.locator(".tabs a").filter(has_text=re.compile(f"^{tab}$", re.IGNORECASE)).click()
+        page.locator(f".tab-{tab}").wait_for()
+    page.locator(".plot .main-svg").first.wait_for()
+    assert _plotly(page.evaluate(_FETCHED)) == [plotly]
+    page.close()
+
+
+def test_the_next_visit_finds_every_file_where_it_was(visitor: tuple[BrowserContext, str]) -> None:
+    _opened(*visitor)[0].close()
+    page, fetched = _opened(*visitor)
+    files = [one for one in fetched if one["path"].startswith("/static/")]
+    assert len(files) > 20
+    assert [one["path"] for one in files if one["transferred"] > 0] == []
+    assert len(_plotly(fetched)) == 1
+    page.close()
+
+
+def test_nothing_is_asked_twice(visitor: tuple[BrowserContext, str]) -> None:
+    # What is asked before the modules are there is what they then want to know, whatever the address names.
+    context, address = visitor
+    for place in (address, f"{address}?kind=grad", f"{address}/layers?metric=rms&kind=grad&from=20&to=250"):
+        page, fetched = _opened_heat(context, place)
+        asked = Counter(one["address"] for one in fetched if "/api/v1/" in one["path"])
+        assert sum("/heatmap?" in one for one in asked) == 1
+        assert {one: times for one, times in asked.items() if times > 1} == {}
+        page.close()

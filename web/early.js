@@ -1,0 +1,27 @@
+/** Answers to questions that were asked before the modules were there that want to know. */
+
+export const BLOCK = "application/vnd.floatscope.block";
+export const JSON_TYPE = "application/json";
+
+/** @type {Map<string, Promise<Response | null>>} */
+const asked = new Map();
+
+/** As every request of the page. @param {string} accept @returns {RequestInit} */
+export function initOf(accept) {
+  return { headers: { Accept: accept }, credentials: "same-origin", cache: "no-store" };
+}
+
+/** @param {string} path @param {string} accept @returns {Promise<Response | null>} null: there is none */
+export function askEarly(path, accept) {
+  // A refusal is asked for again: who signs in meanwhile gets another answer.
+  const answer = fetch(path, initOf(accept)).then((response) => (response.ok ? response : null), () => null);
+  asked.set(path, answer);
+  return answer;
+}
+
+/** The answer to a question that has been asked already, once. @param {string} path @returns {Promise<Response | null>} null: ask */
+export async function early(path) {
+  const answer = asked.get(path) ?? null;
+  asked.delete(path);
+  return answer;
+}

@@ -1,0 +1,21 @@
+/** The entry that needs least: asks the first questions of a page while the modules of all the rest are on their way. */
+
+import { heatPath, heatQuery } from "./data/paths.js";
+import { AUTO_KIND, kindOf, parseRoute } from "./data/route.js";
+import { HEAT_TABS } from "./data/tab-fields.js";
+import { BLOCK, JSON_TYPE, askEarly } from "./early.js";
+
+void askEarly("/api/v1/session", JSON_TYPE);
+const runs = askEarly("/api/v1/runs", JSON_TYPE);
+const route = parseRoute(location.hash);
+if (route.page === "run" && HEAT_TABS.includes(route.tab)) {
+  const kind = route.kind === AUTO_KIND ? await kindOfRun() : route.kind;
+  if (kind !== AUTO_KIND) void askEarly(heatPath(route.run, heatQuery({ ...route, kind })), BLOCK);
+}
+
+/** What the page will settle on. */
+async function kindOfRun() {
+  /** @type {import("./data/types.js").RunItem[]} */
+  const found = (await (await runs)?.clone().json()) ?? [];
+  return kindOf(found.find((run) => run.name === route.run) ?? null);
+}

@@ -1,0 +1,28 @@
+/** Charts of the overview, and what is marked on them. */
+
+export const overviewWords = {
+  "series.throughput": "Throughput",
+  "series.step_time_s": "Step time",
+  "unit.tokens_per_second": "tokens/s",
+  "unit.samples_per_second": "samples/s",
+  "unit.steps_per_second": "steps/s",
+  "unit.seconds": "s",
+  "line.loss": "loss",
+  "line.raw_loss": "raw loss",
+  "line.raw_loss_max": "micro-batch max",
+  "line.logged/loss": "logged loss",
+  "line.grad_norm": "before clipping",
+  "line.grad_norm/clipped": "after clipping",
+  "line.clip_norm": "clip limit",
+  "scalars.none": "Not reported by this run:",
+  "scalars.outside": "Nothing in these steps:",
+  "marks.alert": "Open the alert",
+  "marks.alerts": "{n} alerts, the gravest {severity}",
+  "marks.closer": "Look closer",
+  "marks.list": "Open their list",
+  "marks.checkpoint": "Checkpoint",
+  "marks.checkpoints": "{n} checkpoints",
+  "strip.checkpoints": "Checkpoints",
+  "strip.checkpoints_short": "Saved",
+  "strip.checkpoints_newest": "last {n} of {all}",
+};

@@ -1,0 +1,28 @@
+/** 概览中的曲线及其标记。 */
+
+export const overviewWords = {
+  "series.throughput": "吞吐量",
+  "series.step_time_s": "单步耗时",
+  "unit.tokens_per_second": "token/秒",
+  "unit.samples_per_second": "样本/秒",
+  "unit.steps_per_second": "步/秒",
+  "unit.seconds": "秒",
+  "line.loss": "损失",
+  "line.raw_loss": "原始损失",
+  "line.raw_loss_max": "微批最大值",
+  "line.logged/loss": "日志中的损失",
+  "line.grad_norm": "裁剪前",
+  "line.grad_norm/clipped": "裁剪后",
+  "line.clip_norm": "裁剪上限",
+  "scalars.none": "此运行未上报：",
+  "scalars.outside": "这些步内没有数据：",
+  "marks.alert": "打开该告警",
+  "marks.alerts": "{n} 条告警，最严重为{severity}",
+  "marks.closer": "放大查看",
+  "marks.list": "打开告警列表",
+  "marks.checkpoint": "检查点",
+  "marks.checkpoints": "{n} 个检查点",
+  "strip.checkpoints": "检查点",
+  "strip.checkpoints_short": "存盘",
+  "strip.checkpoints_newest": "最新 {n}/{all}",
+};
