@@ -3,13 +3,8 @@
 import { getBlock, getJson, runPath } from "./api.js";
 import { heatPath } from "./data/paths.js";
 import { float32 } from "./data/fsb1.js";
-<<<<<<< HEAD
-import { COLUMN_LIMIT, gridFrom } from "./data/grid.js";
-import { LAYER_METRICS, layerSeriesFrom } from "./data/layer-series.js";
-=======
 import { gridFrom } from "./data/grid.js";
-import { LAYER_METRICS, layerSeriesFrom, updateRatio } from "./data/layer-series.js";
->>>>>>> main
+import { LAYER_METRICS, layerSeriesFrom } from "./data/layer-series.js";
 
 /** Cells of a small chart. */
 const POINTS = 240;

@@ -270,18 +270,11 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
         shown = [layers[index] for index in rows]
         limits = log2_limits(shown, heat.kind, heat.format, metric)
         plane = metric.plane(frame, limits[frame.layers])
-<<<<<<< HEAD
         if metric.over is not None:
             plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
-        if joined and joined[-1][1] == rows and joined[-1][0] + sum(map(len, joined[-1][2])) == frame.first_step:
-            joined[-1][2].append(plane)
-        else:
-            joined.append((frame.first_step, rows, [plane]))
-=======
         steps = columns.setdefault(tuple(rows), {})
         for step, values in enumerate(plane, frame.first_step):
             steps[step] = worse(steps[step], values) if step in steps else values
->>>>>>> main
     return [
         pack(
             {

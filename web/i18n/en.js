@@ -5,11 +5,8 @@ import { configWords } from "./en-config.js";
 import { cardWords } from "./en-cards.js";
 import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
-<<<<<<< HEAD
-import { ruleWords } from "./en-rules.js";
-=======
 import { overviewWords } from "./en-overview.js";
->>>>>>> main
+import { ruleWords } from "./en-rules.js";
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -277,10 +274,7 @@ export const en = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
-<<<<<<< HEAD
-  ...ruleWords,
-=======
   ...overviewWords,
->>>>>>> main
+  ...ruleWords,
   ...scalerWords,
 };

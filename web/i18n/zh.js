@@ -5,11 +5,8 @@ import { configWords } from "./zh-config.js";
 import { cardWords } from "./zh-cards.js";
 import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
-<<<<<<< HEAD
-import { ruleWords } from "./zh-rules.js";
-=======
 import { overviewWords } from "./zh-overview.js";
->>>>>>> main
+import { ruleWords } from "./zh-rules.js";
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -278,10 +275,7 @@ export const zh = {
   ...cardWords,
   ...deskWords,
   ...layerWords,
-<<<<<<< HEAD
-  ...ruleWords,
-=======
   ...overviewWords,
->>>>>>> main
+  ...ruleWords,
   ...scalerWords,
 };
