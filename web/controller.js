@@ -245,15 +245,13 @@ export function createController(store) {
   return {
     onRoute,
     reload,
+    offline: live.drop,
     /** @param {(message: any) => void} ear hears the live messages of the open run; "resync": everything has to be asked for again */
     hear: (ear) => void ears.add(ear),
-    offline: live.drop,
     retry: () => (store.get().session === null ? void start() : (live.retry(), reload())),
     start,
     /** @param {Partial<Route>} change */
-    navigate(change) {
-      location.hash = changed(change);
-    },
+    navigate: (change) => void (location.hash = changed(change)),
     /** As `navigate`, without a step of its own on the way back: for what is typed. @param {Partial<Route>} change */
     replace: (change) => location.replace(changed(change)),
     /** @param {Partial<Route>} change as a link that can be opened elsewhere */
