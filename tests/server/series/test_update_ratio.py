@@ -18,6 +18,8 @@ from floatscope_server.store import Store
 from tests.server.sealing import seal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.server.bodies import Unpack
     from tests.server.conftest import Make, MakePen, Running
 
@@ -48,8 +50,8 @@ def _train(store: Store, pen: MakePen, make: Make) -> np.ndarray[Any, Any]:
     known = np.concatenate((weights, np.full((STEPS, 1), np.nan)), axis=1)
     with np.errstate(divide="ignore"):
         ratio = _rms(updates) / _rms(known)
-    ratio[~np.isfinite(ratio)] = np.nan
-    return ratio.T
+    by_layer: np.ndarray[Any, Any] = np.where(np.isfinite(ratio), ratio, np.nan).T
+    return by_layer
 
 
 def _ask(store: Store, **options: Any) -> HeatMap:  # noqa: ANN401 - of HeatQuestion
@@ -118,7 +120,7 @@ def test_no_other_kind_has_it(store: Store, pen: MakePen) -> None:
 def test_live_columns_are_the_same_number(make: Make, unpack: Unpack) -> None:
     updates, weights = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[10.0], [20.0]])
     layers = {i: make.layer(i, f"l{i}") for i in range(2)}
-    told = [
+    told: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = [
         (make.summaries("update", 6, updates), layers),
         (make.summaries("weight", 5, weights, layers=[1]), layers),
         (make.summaries("grad", 6, updates), layers),
