@@ -111,8 +111,15 @@ class Reader:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """A session on one snapshot of the store; it cannot write."""
-        with Session(self._engine, autoflush=False) as session:
+        session = Session(self._engine, autoflush=False)
+        try:
             yield session
+        finally:
+            try:
+                session.close()
+            except DBAPIError:
+                # The engine went away meanwhile. What was read stands, and there is nothing to take back.
+                session.invalidate()
 
     def close(self) -> None:
         """Close all connections."""

@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from floatscope import wire
+from floatscope_server.tiles.points import Points
 from tests.faults import FaultProxy
 
 TRAINER = Path(__file__).parents[1] / "agent" / "sender" / "spooling_trainer.py"
@@ -44,10 +45,24 @@ class RealServer:
             return json.load(answer)
 
     def steps(self, writer: str) -> list[int]:
-        """The steps of "loss" that ``writer`` has on the server, in the order of their batches."""
+        """The steps of "loss" that ``writer`` has on the server: those that are sealed already, then those of its frames
+        in the order of their batches. A frame is one or the other."""
         engine = create_engine(f"sqlite:///{self.data / 'floatscope.db'}")
         found: list[int] = []
         with engine.connect() as connection:
+            chunks = connection.execute(
+                text(
+                    "SELECT c.data, s.ordered FROM scalar_chunk c JOIN scalar_series s ON s.id = c.series_id "
+                    "JOIN writer a ON a.run_id = s.run_id AND a.attempt = s.attempt "
+                    "WHERE a.id = :id AND s.name = 'loss' AND c.level = 0 ORDER BY c.first_step"
+                ),
+                {"id": writer},
+            ).all()
+            for data, ordered in chunks:
+                assert ordered, "a step came twice"
+                points = Points.decoded(data)
+                assert (points.values == points.steps / 8).all(), "0 corrupt accepted"
+                found += points.steps.tolist()
             rows = connection.execute(
                 text(
                     "SELECT w.seq, w.data FROM wal_frame w JOIN stream s ON s.id = w.stream_id "

@@ -377,3 +377,13 @@ def test_the_process_of_a_server_that_gave_up_ends(url: str, command: Callable[.
     assert status == 2
     assert "start this one again" in err
     assert "Traceback" not in err
+
+
+def test_a_reader_that_has_its_answer_does_not_mind_that_the_engine_goes_away(store: Store, url: str) -> None:
+    with store.read() as session:
+        mine = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with psycopg.connect(url, autocommit=True) as other:
+            # Waits until it has ended, at most 60 s.
+            assert other.execute("SELECT pg_terminate_backend(%s, 60000)", (mine,)).fetchone() == (True,)
+    with store.read() as session:
+        assert session.execute(text("SELECT pg_backend_pid()")).scalar_one() != mine
