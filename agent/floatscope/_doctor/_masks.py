@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from floatscope._doctor._machine import Machine
@@ -12,11 +13,15 @@ __all__ = ["mask_checks", "visible"]
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
 
+_DEVICE = re.compile(r"[0-9]{1,9}|(?:GPU|MIG)-.+", re.IGNORECASE)
+"""A number or a unique identifier. Slurm writes NoDevFiles where a job has no card."""
+
+
 def _entries(text: str) -> list[str]:
     """What stays of a list: an entry that is no device ends it, as in the runtimes."""
     kept: list[str] = []
     for entry in (part.strip() for part in text.split(",")):
-        if not entry or entry.startswith("-"):
+        if not _DEVICE.fullmatch(entry):
             break
         kept.append(entry)
     return kept
