@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from floatscope import wire
