@@ -19,7 +19,7 @@ _PAGE = 4096
 _MOST_LANES = 32
 _FASTEST = 128.0
 """GT/s, of PCI Express 7.0."""
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d+)?) GT/s")
 _ERRORS = re.compile(r"^(ue|ce): (\d+)$", re.MULTILINE)
 _XGMI = "11"
 """Type of a KFD link, HSA_IOLINKTYPE_XGMI."""
@@ -144,8 +144,8 @@ def _lanes(path: str) -> int | None:
 
 
 def _speed(path: str) -> float | None:
-    match = _NUMBER.match(text(path) or "")
-    speed = number(float(match[0])) if match else None
+    match = _SPEED.match(text(path) or "")
+    speed = number(float(match[1])) if match else None
     return speed if speed is not None and 0 < speed <= _FASTEST else None
 
 

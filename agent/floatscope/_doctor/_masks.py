@@ -41,7 +41,7 @@ def mask_checks(machine: Machine) -> Iterator[Verdict]:
     masks = {name: machine.environment[name] for name in (_ROCR, _HIP, _CUDA) if name in machine.environment}
     if not machine.amd and _ROCR not in masks and _HIP not in masks:
         return
-    cards = sum(max(card.nodes, 1) for card in machine.cards)
+    cards = machine.dies
     for name, text in masks.items():
         # Behind ROCR_VISIBLE_DEVICES the others count what that left, which the verdict on both says.
         yield from _one(name, text, cards, of_machine=name == _ROCR or _ROCR not in masks)
