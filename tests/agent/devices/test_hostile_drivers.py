@@ -82,8 +82,14 @@ def test_a_card_that_the_kernel_has_switched_off_is_left_asleep(fake_sys: FakeSy
     awake = cards.read()[0]
     fake_sys.write(device / "power", runtime_status="suspended")
     [asleep] = cards.read()
-    known = {"time_ns": asleep.time_ns, "backend": "sysfs", "index": 0, "pci": ADDRESS}
-    assert asleep == wire.Device(**known, name=awake.name, vram_total_bytes=awake.vram_total_bytes)
+    assert asleep == wire.Device(
+        time_ns=asleep.time_ns,
+        backend="sysfs",
+        index=0,
+        pci=ADDRESS,
+        name=awake.name,
+        vram_total_bytes=awake.vram_total_bytes,
+    )
     fake_sys.write(device / "power", runtime_status="active")
     assert cards.read()[0].busy_percent == 87.0
 

@@ -97,11 +97,23 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_is_not_ours_is_a_verdict(judge: Judge, tmp_path: Path) -> None:
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o000)
-    assert judge("locked.yaml", f"stage: sft\ndeepspeed: {locked}/ds.json\n")["deepspeed"].status == "wrong"
+def test_a_folder_that_is_not_ours_is_a_verdict(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked/ds.json").write_text("{}")
+    path = tmp_path / "locked.yaml"
+    path.write_text(f"stage: sft\nbf16: true\ndeepspeed: {tmp_path}/locked/ds.json\n")
+    document = read(path)
+    assert [verdict.item for verdict in lint(document) if verdict.status != "ok"] == []
+    (tmp_path / "locked").chmod(0)
+    user = os.geteuid()
+    # For root no folder is locked.
+    os.seteuid(65534 if user == 0 else user)
+    try:
+        (verdict,) = [verdict for verdict in lint(document) if verdict.status != "ok"]
+    finally:
+        os.seteuid(user)
+        (tmp_path / "locked").chmod(0o700)
+    assert (verdict.item, verdict.status) == ("deepspeed", "wrong")
 
 
 SCRIPT = """#!/bin/bash
