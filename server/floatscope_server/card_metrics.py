@@ -105,13 +105,15 @@ def _carried(before: wire.Device, device: wire.Device) -> wire.Device:
 
 def _samples(metric: _Metric, cards: Iterable[tuple[tuple[str, int, str], wire.Device]]) -> Iterator[str]:
     for (run, rank, card), device in cards:
-        value = getattr(device, metric.figure)
-        if value is None or not math.isfinite(value):
+        figure = getattr(device, metric.figure)
+        if figure is None or not math.isfinite(value := figure * metric.factor):
             continue
         labels = [f'run="{_escaped(run)}"', f'rank="{rank}"', f'card="{_escaped(card)}"', metric.label]
         # Twelve digits are exact to the byte at 1 TB and drop what 0.01 adds to a percentage.
-        yield f"floatscope_{metric.name}{{{','.join(filter(None, labels))}}} {value * metric.factor:.12g}"
+        yield f"floatscope_{metric.name}{{{','.join(filter(None, labels))}}} {value:.12g}"
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    # A zero byte would end the text for Prometheus, and with it every figure of every run.
+    shown = "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
+    return shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -109,6 +109,22 @@ def test_cards_show_the_newest_that_is_known(server: Running, agent: MakeAgent) 
     }
 
 
+def test_hostile_readings_leave_the_text_whole(server: Running, agent: MakeAgent) -> None:
+    now = time.time_ns()
+    readings = (
+        wire.Device(time_ns=now, backend="x\0", index=0, pci='a"\n\0}\r# x\u2028', vram_used_bytes=1),
+        wire.Device(time_ns=now, backend="x", index=1, pci="b", core_clock_mhz=1e305, busy_percent=float("-inf")),
+        wire.Device(time_ns=now, backend="x", index=2, pci="c", power_watts=1e308),
+    )
+    agent(run="hostile").deliver(wire.Body(devices=readings))
+    text = server.get("/metrics").body.decode()
+    assert all(character.isprintable() or character == "\n" for character in text.replace("\ufffd", ""))
+    assert of_cards(text) == {
+        ("memory_used_bytes", "hostile", "0", 'a\\"\\n\ufffd}\ufffd# x\ufffd'): 1.0,
+        ("power_watts", "hostile", "0", "c"): 1e308,
+    }
+
+
 def test_cards_that_nobody_tells_of_any_more_are_forgotten() -> None:
     now = 1_000_000.0
     metrics = CardMetrics(lambda: now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -11,9 +10,13 @@ import msgspec
 
 from floatscope import wire
 
-__all__ = ["Cards", "Unavailable", "carry", "fill", "number", "pci_address", "percent", "whole"]
+__all__ = ["Cards", "Unavailable", "carry", "fill", "number", "pci_address", "percent", "readable", "whole"]
 
 _NOT_AVAILABLE = frozenset((0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
+_MOST = 1 << 63
+"""No counter of bytes, errors or microwatts comes near; beyond it a driver's answer is garbage, and fits no column."""
+_LONGEST_NAME = 128
+_PAGE = 4096
 _PCI = re.compile(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})(?:\.([0-7]))?")
 
 
@@ -31,7 +34,8 @@ class Cards(Protocol):
 def number(answer: object, scale: float = 1.0) -> float | None:
     """``answer`` times ``scale``; None for whatever drivers say instead of "not available".
 
-    Those are -1, 0xFFFF, 0xFFFFFFFF, 2^64 - 1, "N/A", "" and None: none of them may ever look like a measurement.
+    Those are -1, 0xFFFF, 0xFFFFFFFF, 2^64 - 1, "N/A", "" and None: none of them may ever look like a measurement, nor
+    may what is 2^63 or more.
     """
     if isinstance(answer, str):
         try:
@@ -40,7 +44,8 @@ def number(answer: object, scale: float = 1.0) -> float | None:
             return None
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return None
-    if answer < 0 or answer in _NOT_AVAILABLE or not math.isfinite(answer):
+    # Not a number is not below anything; a whole number of Python's may be larger than any float.
+    if not 0 <= answer < _MOST or answer in _NOT_AVAILABLE:
         return None
     return answer * scale
 
@@ -55,6 +60,12 @@ def percent(answer: object) -> float | None:
     """``number`` for shares; None beyond 100."""
     value = number(answer)
     return None if value is None or value > 100 else float(value)
+
+
+def readable(name: str | None) -> str | None:
+    """A card's name on one line and not longer than a name is: it comes from the board, as whoever made it wrote it."""
+    kept = "".join(character for character in (name or "")[:_PAGE] if character.isprintable()).strip()
+    return None if kept in ("", "N/A") else kept[:_LONGEST_NAME]
 
 
 def pci_address(text: str) -> str | None:

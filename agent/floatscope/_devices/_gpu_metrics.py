@@ -9,10 +9,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from floatscope._devices._figures import number, percent
+from floatscope._devices._figures import number, percent, whole
 
 __all__ = ["Metrics", "figures_between"]
 
+_HEADER = struct.Struct("<HBB")
+"""structure_size, format_revision, content_revision"""
 _RESIDENCY = struct.Struct("<6I")
 _RESIDENCY_AT = {6: 32, 7: 40, 8: 40}
 """v1.6 to v1.8: a counter of cycles, and how many of them PROCHOT, PPT, the socket's, the regulators' and the memory's
@@ -39,16 +41,20 @@ class Metrics:
     """One reading. ``residency``: cycles in all, and with PROCHOT, at the power limit, too hot in three places."""
 
     residency: tuple[int, ...] | None = None
-    xgmi_bytes: int | None = None
+    xgmi_bytes: tuple[int | None, ...] = ()
+    """Read over each link, then written; None for one that is not there."""
     status: int | None = None
 
     @classmethod
     def of(cls, data: bytes) -> Metrics:
         """Of the file's bytes; all None where its layout is not known, or it is cut off."""
-        # structure_size, format_revision, content_revision
-        if len(data) < 4 or data[2] != 1:
+        if len(data) < _HEADER.size:
             return cls()
-        revision = data[3]
+        size, layout, revision = _HEADER.unpack_from(data)
+        # What lies behind the structure is not of it, and less than that was cut off.
+        if layout != 1 or size > len(data):
+            return cls()
+        data = data[:size]
         return cls(_residency(data, revision), _xgmi_bytes(data, revision), _status(data, revision))
 
 
@@ -61,9 +67,10 @@ def _residency(data: bytes, revision: int) -> tuple[int, ...] | None:
     return counts if counts and all(number(count) is not None for count in counts) else None
 
 
-def _xgmi_bytes(data: bytes, revision: int) -> int | None:
-    counts = [count for count in _fields(_XGMI, _XGMI_AT.get(revision), data) if number(count) is not None]
-    return sum(counts) * _KILOBYTE if counts else None
+def _xgmi_bytes(data: bytes, revision: int) -> tuple[int | None, ...]:
+    counts = [whole(count) for count in _fields(_XGMI, _XGMI_AT.get(revision), data)]
+    known = any(count is not None for count in counts)
+    return tuple(None if count is None else count * _KILOBYTE for count in counts) if known else ()
 
 
 def _status(data: bytes, revision: int) -> int | None:
@@ -90,8 +97,11 @@ def figures_between(before: Metrics | None, now: Metrics, seconds: float) -> dic
             # Together they may have held for longer than each, by how much nobody tells.
             thermal = percent(100 * max(heat) / cycles)
     xgmi = None
-    if now.xgmi_bytes is not None and before is not None and before.xgmi_bytes is not None and seconds > 0:
-        xgmi = number((now.xgmi_bytes - before.xgmi_bytes) / seconds)
+    if before is not None and seconds > 0:
+        # By link: the count of one that comes and goes is that of its whole life.
+        links = zip(before.xgmi_bytes, now.xgmi_bytes, strict=False)
+        moved = [b - a for a, b in links if a is not None and b is not None]
+        xgmi = number(sum(moved) / seconds) if moved and min(moved) >= 0 else None
     return {
         "throttle_power_percent": power,
         "throttle_thermal_percent": thermal,

@@ -9,11 +9,12 @@ import ctypes
 import time
 from collections.abc import Hashable
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass, field
 
 import msgspec
 
 from floatscope import wire
-from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+from floatscope._devices._figures import Unavailable, number, pci_address, percent, readable, whole
 from floatscope._devices._nvml_slow import SlowFunctions, clock_mhz
 from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
@@ -50,6 +51,16 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
 
 
+@dataclass(slots=True)
+class _Card:
+    """``index`` is NVML's; address and name are asked until they were to be had."""
+
+    index: int
+    handle: c_void_p = field(default_factory=c_void_p)
+    pci: str | None = None
+    name: str | None = None
+
+
 class NvmlCards:
     """Every card that NVML shows. A figure that a card does not support is None."""
 
@@ -66,29 +77,44 @@ class NvmlCards:
         self._check(library.nvmlDeviceGetCount_v2(byref(count)))
         if count.value == 0:
             raise Unavailable("nvml: the driver shows no card")
-        self._handles = [c_void_p() for _ in range(count.value)]
-        for index, handle in enumerate(self._handles):
-            self._check(library.nvmlDeviceGetHandleByIndex_v2(index, byref(handle)))
+        self._cards: list[_Card] = []
+        reasons = []
+        for index in range(count.value):
+            # One that fell off the bus, or is not ours, is refused; the others are there.
+            card = _Card(index)
+            status = library.nvmlDeviceGetHandleByIndex_v2(index, byref(card.handle))
+            if status:
+                reasons.append(self._text(status))
+            else:
+                self._cards.append(card)
+        if not self._cards:
+            raise Unavailable(f"nvml: {', '.join(dict.fromkeys(reasons))}")
         self._slow = SlowFunctions(library)
         self._throttles, self._links = Turns(OFTEN_S), Turns(SELDOM_S)
 
     def _check(self, status: int) -> None:
         if status:
-            raise Unavailable(f"nvml: {self._library.nvmlErrorString(status).decode(errors='replace')}")
+            raise Unavailable(f"nvml: {self._text(status)}")
+
+    def _text(self, status: int) -> str:
+        return (self._library.nvmlErrorString(status) or b"").decode(errors="replace") or f"error {status}"
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in NVML's order (that of the PCI bus)."""
-        cards = range(len(self._handles))
-        turns = self._throttles.take(cards), self._links.take(cards)
-        return [self._read_card(index, handle, turns) for index, handle in enumerate(self._handles)]
+        indices = [card.index for card in self._cards]
+        turns = self._throttles.take(indices), self._links.take(indices)
+        return [self._read_card(card, turns) for card in self._cards]
 
-    def _read_card(self, index: int, handle: c_void_p, turns: tuple[Hashable, Hashable]) -> wire.Device:
-        library = self._library
+    def _read_card(self, card: _Card, turns: tuple[Hashable, Hashable]) -> wire.Device:
+        library, handle, index = self._library, card.handle, card.index
         pci, memory, utilization = _Pci(), _Memory(), _Utilization()
         milliwatts, celsius = c_uint(), c_uint()
         name = ctypes.create_string_buffer(96)
-        has_pci = library.nvmlDeviceGetPciInfo_v3(handle, byref(pci)) == 0
-        has_name = library.nvmlDeviceGetName(handle, name, len(name)) == 0
+        # A card that is lost refuses these too, and would be another one without them.
+        if card.pci is None and library.nvmlDeviceGetPciInfo_v3(handle, byref(pci)) == 0:
+            card.pci = pci_address(pci.bus_id.decode(errors="replace"))
+        if card.name is None and library.nvmlDeviceGetName(handle, name, len(name)) == 0:
+            card.name = readable(name.value.decode(errors="replace"))
         has_memory = library.nvmlDeviceGetMemoryInfo(handle, byref(memory)) == 0
         has_utilization = library.nvmlDeviceGetUtilizationRates(handle, byref(utilization)) == 0
         has_power = library.nvmlDeviceGetPowerUsage(handle, byref(milliwatts)) == 0
@@ -97,10 +123,10 @@ class NvmlCards:
             time_ns=time.time_ns(),
             backend="nvml",
             index=index,
-            pci=pci_address(pci.bus_id.decode(errors="replace")) if has_pci else None,
-            name=name.value.decode(errors="replace") if has_name else None,
+            pci=card.pci,
+            name=card.name,
             vram_used_bytes=whole(memory.used) if has_memory else None,
-            vram_total_bytes=whole(memory.total) if has_memory else None,
+            vram_total_bytes=(whole(memory.total) or None) if has_memory else None,
             busy_percent=percent(utilization.gpu) if has_utilization else None,
             memory_busy_percent=percent(utilization.memory) if has_utilization else None,
             power_watts=number(milliwatts.value, 1e-3) if has_power else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from floatscope import wire
-from floatscope._devices._figures import Unavailable, number, percent, whole
+from floatscope._devices._figures import Unavailable, number, percent, readable, whole
 
 __all__ = ["PyrsmiCards", "driver_is_live"]
 
@@ -54,7 +54,10 @@ class PyrsmiCards:
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in AMD SMI's order."""
-        return [self._read_card(index) for index in range(self._count)]
+        try:
+            return [self._read_card(index) for index in range(self._count)]
+        except Exception as error:  # as above
+            raise Unavailable(f"pyrsmi: {type(error).__name__}: {error}") from error
 
     def _read_card(self, index: int) -> wire.Device:
         rocml = self._rocml
@@ -63,7 +66,7 @@ class PyrsmiCards:
             backend="pyrsmi",
             index=index,
             pci=self._once(index, "pci", self._pci),
-            name=self._once(index, "name", lambda card: rocml.smi_get_device_name(card) or None),
+            name=self._once(index, "name", lambda card: readable(rocml.smi_get_device_name(card))),
             vram_used_bytes=whole(rocml.smi_get_device_memory_used(index)),
             vram_total_bytes=self._once(
                 index, "total", lambda card: whole(rocml.smi_get_device_memory_total(card)) or None

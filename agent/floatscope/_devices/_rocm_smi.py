@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floatscope import wire
-from floatscope._devices._figures import Unavailable, number, percent, whole
+from floatscope._devices._figures import Unavailable, number, percent, readable, whole
 from floatscope._devices._rocm import driver_is_live
 
 __all__ = ["RocmSmiCards"]
@@ -115,7 +115,7 @@ class RocmSmiCards:
         name = ctypes.create_string_buffer(_NAME_BYTES)
         if self._library.rsmi_dev_name_get(card, name, _NAME_BYTES):
             return None
-        return name.value.decode(errors="replace") or None
+        return readable(name.value.decode(errors="replace"))
 
 
 def _load() -> ctypes.CDLL:

@@ -72,7 +72,7 @@ class RocmCards:
         """One reading per card; ``Unavailable`` once neither source answers."""
         by_address = {reading.pci: reading for reading in self._read_sysfs()}
         readings = self._read_smi()
-        if by_address:
+        if by_address or self._sysfs is not None:
             # An address that the kernel does not know cannot be joined with anything. The backend names both whether
             # there was something to fill or not: a card must not become another one when a figure of it is lost.
             readings = [
@@ -84,7 +84,7 @@ class RocmCards:
                 if reading.pci in by_address
             ]
         readings = readings or list(by_address.values())
-        if not readings:
+        if not readings and self._sysfs is None:
             raise Unavailable("; ".join(self.findings))
         return readings
 
@@ -113,7 +113,7 @@ class RocmCards:
 
 def _nvml(timeout_s: float) -> Callable[[], list[wire.Device]]:
     cards = in_time(NvmlCards, timeout_s, "nvml")
-    return lambda: in_time(cards.read, 3 * timeout_s, "nvml")
+    return lambda: in_time(cards.read, 2 * timeout_s, "nvml")
 
 
 class Sampler:
@@ -153,7 +153,12 @@ class Sampler:
                 self._sources.remove(source)
         if not self._sources:
             raise Unavailable("; ".join(self.findings))
-        return [msgspec.structs.replace(reading, index=self._number(reading)) for reading in readings]
+        # Partitions of a card may have its address: they are one card, as the first tells of it.
+        cards: dict[int, wire.Device] = {}
+        for reading in readings:
+            number = self._number(reading)
+            cards.setdefault(number, msgspec.structs.replace(reading, index=number))
+        return list(cards.values())
 
     def _number(self, reading: wire.Device) -> int:
         key = reading.pci or f"{reading.backend} {reading.index}"

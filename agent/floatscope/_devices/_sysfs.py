@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from floatscope import wire
-from floatscope._devices._figures import Unavailable, number, pci_address, percent, whole
+from floatscope._devices._figures import Unavailable, number, pci_address, percent, readable, whole
 from floatscope._devices._sysfs_slow import Figures, SlowFigures, listed, text
 from floatscope._devices._turns import OFTEN_S, SELDOM_S, Turns
 
@@ -21,6 +21,8 @@ __all__ = ["SysfsCards"]
 
 _AMD = "0x1002"
 _CARD = re.compile(r"card(\d+)")
+_RELOAD_S = 60.0
+"""A driver that is loaded again, or resets a hive of eight, takes its cards away for some ten seconds."""
 
 
 @dataclass(slots=True)
@@ -39,11 +41,18 @@ class SysfsCards:
     """Every card of the amdgpu driver below ``root`` (normally /sys).
 
     A card whose driver does not answer within ``timeout_s`` has an address and no figures until it does; the others
-    are read meanwhile.
+    are read meanwhile. Without any card for ``patience_s`` it is ``Unavailable``.
     """
 
-    def __init__(self, root: Path, timeout_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: Path,
+        timeout_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = _RELOAD_S,
+    ) -> None:
         self._root = root
+        self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._clock = clock
         self._throttle_turns, self._link_turns = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
@@ -52,6 +61,7 @@ class SysfsCards:
         self._found: dict[Path, _Lasting] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
+        self._seen = clock()
 
     def _folders(self) -> list[Path]:
         """Of the devices. Cards come and go with driver resets and partition changes: then they are looked for anew."""
@@ -65,7 +75,8 @@ class SysfsCards:
         links = tuple((name, _link(f"{drm}/{name}")) for name in names)
         if links == self._links:
             return list(self._found)
-        folders = [(self._root / "class/drm" / name / "device").resolve() for name in names]
+        # Not Path.resolve, which raises where links lead in a circle.
+        folders = [Path(os.path.realpath(f"{drm}/{name}/device")) for name in names]
         self._found = {
             folder: _Lasting(slow=SlowFigures(str(self._root), str(folder), self._clock))
             for folder in folders
@@ -75,9 +86,11 @@ class SysfsCards:
         return list(self._found)
 
     def read(self) -> list[wire.Device]:
-        """One reading per card, in the order of the card numbers."""
+        """One reading per card, in the order of the card numbers; none while a driver is loaded again."""
         folders = self._folders()
-        if not folders:
+        if folders:
+            self._seen = self._clock()
+        elif self._clock() - self._seen > self._patience_s:
             raise Unavailable(f"sysfs: the AMD cards below {self._root / 'class/drm'} have gone")
         self._stuck = {folder: thread for folder, thread in self._stuck.items() if thread.is_alive()}
         readings: dict[Path, wire.Device] = {}
@@ -132,9 +145,14 @@ def _read_card(index: int, folder: Path, lasting: _Lasting) -> wire.Device:
     # A driver that was loaded again has another number here.
     sensors = f"{folder}/hwmon/{min(listed(f'{folder}/hwmon'), default='none')}"
     if lasting.name is None:
-        lasting.name = text(f"{folder}/product_name") or None
+        lasting.name = readable(text(f"{folder}/product_name"))
     if lasting.vram_total_bytes is None:
         lasting.vram_total_bytes = whole(text(f"{folder}/mem_info_vram_total")) or None
+    if lasting.slow.sleeps():
+        # Whatever else is asked, some kernels switch the card on for it.
+        return msgspec.structs.replace(
+            _silent(index, folder), name=lasting.name, vram_total_bytes=lasting.vram_total_bytes
+        )
     # MI300 has the present power, MI200 and earlier the average; power is in microwatts.
     power = _figure(f"{sensors}/power1_input", 1e-6)
     if power is None:

@@ -19,7 +19,7 @@ _PAGE = 4096
 _MOST_LANES = 32
 _FASTEST = 128.0
 """GT/s, of PCI Express 7.0."""
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d+)?) GT/s")
 _ERRORS = re.compile(r"^(ue|ce): (\d+)$", re.MULTILINE)
 _XGMI = "11"
 """Type of a KFD link, HSA_IOLINKTYPE_XGMI."""
@@ -40,6 +40,7 @@ class SlowFigures:
         self._xgmi_links: int | None = None
         self._root = root
         self._before: tuple[float, Metrics] | None = None
+        self._counted: frozenset[str] | None = None
 
     def sleeps(self) -> bool:
         """Whether the kernel has switched the card off: most readings would switch it on again."""
@@ -101,7 +102,9 @@ class SlowFigures:
         return self._xgmi_links
 
     def _errors(self) -> tuple[int | None, int | None]:
-        """Corrected and uncorrected, over all blocks of the chip; None where a single one does not tell."""
+        """Corrected and uncorrected, over all blocks of the chip; None where a single one does not tell, and where
+        there are others than at the time before: while a driver starts they come one by one, and a sum of some would
+        fall and rise again."""
         ras = f"{self._folder}/ras"
         totals = {"ce": 0, "ue": 0}
         files = [name for name in listed(ras) if name.endswith("_err_count")]
@@ -110,9 +113,15 @@ class SlowFigures:
             counts = dict(_ERRORS.findall(text(f"{ras}/{name}") or ""))
             if counts.keys() != totals.keys():
                 return None, None
-            for kind, count in counts.items():
-                totals[kind] += int(count)
-        return (totals["ce"], totals["ue"]) if files else (None, None)
+            for kind, text_of_count in counts.items():
+                count = whole(text_of_count)
+                if count is None:
+                    return None, None
+                totals[kind] += count
+        before, self._counted = self._counted, frozenset(files)
+        if not files or before not in (None, self._counted):
+            return None, None
+        return totals["ce"], totals["ue"]
 
 
 def _properties(folder: Path) -> dict[str, str]:
@@ -135,8 +144,8 @@ def _lanes(path: str) -> int | None:
 
 
 def _speed(path: str) -> float | None:
-    match = _NUMBER.match(text(path) or "")
-    speed = number(float(match[0])) if match else None
+    match = _SPEED.match(text(path) or "")
+    speed = number(float(match[1])) if match else None
     return speed if speed is not None and 0 < speed <= _FASTEST else None
 
 

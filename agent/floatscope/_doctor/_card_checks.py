@@ -58,8 +58,8 @@ def _link(card: Card) -> Iterator[Verdict]:
             )
             return
     slow = [link for link in card.links if link.speed and own_speed and link.speed < own_speed]
-    # Consumer cards lower the speed while they are idle.
-    saving = card.busy_percent == 0 and (card.gfx or "").startswith("gfx1")
+    # Consumer cards lower the speed while they are idle; one that does not tell how busy it is may be.
+    saving = not card.busy_percent and (card.gfx or "").startswith("gfx1")
     if slow and not saving:
         yield warning(
             f"pcie {card.pci}",
@@ -68,7 +68,9 @@ def _link(card: Card) -> Iterator[Verdict]:
             "look again under load; if it stays, look for errors in `dmesg | grep -i aer`, or at the riser",
         )
     elif card.links:
-        yield ok(f"pcie {card.pci}", f"x{card.links[0].width}, {card.links[0].speed or 0:g} GT/s")
+        lanes, speed = card.links[0].width, card.links[0].speed
+        shown = [f"x{lanes}" if lanes else "", f"{speed:g} GT/s" if speed else ""]
+        yield ok(f"pcie {card.pci}", ", ".join(filter(None, shown)) or "not told")
 
 
 def _partitions(machine: Machine) -> Iterator[Verdict]:

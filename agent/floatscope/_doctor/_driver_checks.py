@@ -86,7 +86,7 @@ def permission_checks(machine: Machine) -> Iterator[Verdict]:
 
 def container_checks(machine: Machine) -> Iterator[Verdict]:
     """Shared memory, which peers inside a container use instead of a link that they cannot have."""
-    cards = max(len(machine.cards), machine.torch.devices or 0 if machine.torch else 0)
+    cards = max(machine.dies, machine.torch.devices or 0 if machine.torch else 0)
     if machine.container is None or cards < 2 or machine.shm_bytes is None:
         return
     size = f"{machine.shm_bytes / (1 << 20):.0f} MiB"
@@ -115,7 +115,7 @@ def count_checks(machine: Machine) -> Iterator[Verdict]:
             "the driver gave up on a card that is on the PCI bus, or it fell off while running",
             "read `dmesg | grep -E 'amdgpu|AER'`; a cold restart brings back one that was lost after a reset",
         )
-    dies = sum(max(card.nodes, 1) for card in machine.cards)
+    dies = machine.dies
     if machine.smi_cards is not None and machine.smi_cards not in (cards, dies):
         yield warning(
             "cards.amd-smi",

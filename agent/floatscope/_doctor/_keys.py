@@ -31,9 +31,10 @@ def release(framework: str) -> str:
     return str(_all()[framework]["release"])
 
 
-def closest(key: str, among: Iterable[str]) -> str | None:
-    """The name that somebody who wrote ``key`` probably meant; None where nothing comes close."""
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), sorted(among), n=1, cutoff=0.75)
+def closest(key: str, among: Iterable[str], likeness: float = 0.75) -> str | None:
+    """The name that somebody who wrote ``key`` probably meant; None where nothing comes close (``likeness`` 1 is
+    equal)."""
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), sorted(among), n=1, cutoff=likeness)
     return near[0] if near else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def _of(framework: str, document: Document, chips: Sequence[str]) -> list[Verdic
         beside, found = _beside(document, _inner(values, "deepspeed_config").get("deepspeed_config_file"))
         return [*found, *accelerate_checks(values, beside, chips)]
     beside, found = _beside(document, values.get("deepspeed"))
-    found += key_checks(framework, values, strict=document.kind == "mapping")
+    found += key_checks(framework, values, strict=framework == "llamafactory" and document.kind == "mapping")
     found += precision_checks(framework, values, beside, chips)
     found += schedule_checks(values)
     if beside:
@@ -70,7 +71,8 @@ def _beside(document: Document, named: object) -> tuple[dict[str, Any], list[Ver
         return {}, []
     # Frameworks read it from the working directory; examples lie beside one another.
     places = (Path(named), document.path.parent / named, document.path.parent / Path(named).name)
-    place = next((place for place in places if place.is_file()), None)
+    # os.path, because Path.is_file raises for a folder that is not ours to open and for a name that is too long.
+    place = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
     if place is None:
         return {}, [
             wrong("deepspeed", named, "there is no such file, here or beside the configuration", "correct the path")

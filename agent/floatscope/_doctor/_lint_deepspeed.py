@@ -160,7 +160,8 @@ def _batch(values: Mapping[str, Any]) -> Iterator[Verdict]:
         number(values, key)
         for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     )
-    if total and micro and total % (micro * (steps or 1)):
+    # Fractions are no sizes, and their product may be 0.
+    if total and micro and micro * (steps or 1) and total % (micro * (steps or 1)):
         yield wrong(
             "train_batch_size",
             f"{total:g}",
@@ -209,12 +210,13 @@ def together_checks(values: Mapping[str, Any], deepspeed: Mapping[str, Any]) -> 
         for section in sections:
             place = _section(place, section)
         theirs, ours = place.get(last), values.get(key, default)
-        if theirs is not None and theirs != "auto" and theirs != ours:
+        # Ours is None where a script has a variable there.
+        if theirs is not None and theirs != "auto" and ours is not None and theirs != ours:
             yield _mismatch(path, theirs, key, ours)
     for kind in ("fp16", "bf16"):
         theirs = _section(deepspeed, kind).get("enabled")
         ours = is_on(values, kind) or is_on(values, f"{kind}_full_eval")
-        if theirs is not None and theirs != "auto" and bool(theirs) != ours:
+        if theirs is not None and theirs != "auto" and values.get(kind, False) is not None and bool(theirs) != ours:
             yield _mismatch(f"{kind}.enabled", theirs, kind, ours)
     if is_on(values, "predict_with_generate") and _section(deepspeed, "zero_optimization").get("stage") == 3:
         yield wrong(

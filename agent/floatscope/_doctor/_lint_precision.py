@@ -51,7 +51,7 @@ def precision_checks(
     yield from _quantisation(values, zero_stage(deepspeed) == 3)
     yield from _attention(values, chips)
     if is_on(values, "do_train") and not any(
-        is_on(values, key) for key in ("fp16", "bf16", "pure_bf16", "fp8", "use_cpu")
+        is_on(values, key) or values.get(key, False) is None for key in ("fp16", "bf16", "pure_bf16", "fp8", "use_cpu")
     ):
         yield warning("bf16", "not set", "the training runs in FP32: twice the memory, and slower", "bf16: true")
 
@@ -143,7 +143,7 @@ def fp8_checks(item: str, value: str, chips: Sequence[str]) -> Iterator[Verdict]
 
 def _fp8(values: Mapping[str, Any], chips: Sequence[str]) -> Iterator[Verdict]:
     on = is_on(values, "fp8")
-    backend = values.get("fp8_backend", "auto")
+    backend = "auto" if values.get("fp8_backend") is None else values["fp8_backend"]
     if on:
         yield from fp8_checks("fp8", "true", chips)
         if is_on(values, "fp16"):
@@ -159,7 +159,7 @@ def _fp8(values: Mapping[str, Any], chips: Sequence[str]) -> Iterator[Verdict]:
             yield wrong("fp8_backend", "msamp", "MS-AMP is written for CUDA only", "fp8_backend: torchao")
     else:
         for key in ("fp8_backend", "fp8_enable_fsdp_float8_all_gather"):
-            if key in values and values[key] not in (False, "auto"):
+            if key in values and values[key] not in (False, None, "auto"):
                 yield warning(key, values[key], "without fp8: true it does nothing that was meant", "fp8: true")
     if backend not in _FP8_BACKENDS:
         near = closest(str(backend), _FP8_BACKENDS)
@@ -173,7 +173,7 @@ def _fp8(values: Mapping[str, Any], chips: Sequence[str]) -> Iterator[Verdict]:
 
 def _quantisation(values: Mapping[str, Any], zero3: bool) -> Iterator[Verdict]:
     bits, model = values.get("quantization_bit"), values.get("model_name_or_path")
-    if bits is not None and values.get("finetuning_type", "lora") not in ("lora", "oft"):
+    if bits is not None and values.get("finetuning_type", "lora") not in ("lora", "oft", None):
         yield wrong(
             "quantization_bit",
             f"{bits}, finetuning_type {values['finetuning_type']}",
@@ -183,7 +183,7 @@ def _quantisation(values: Mapping[str, Any], zero3: bool) -> Iterator[Verdict]:
     if (
         zero3
         and bits is not None
-        and (bits != 4 or values.get("quantization_method", "bnb") not in ("bnb", "bitsandbytes"))
+        and (bits != 4 or values.get("quantization_method", "bnb") not in ("bnb", "bitsandbytes", None))
     ):
         yield wrong(
             "quantization_bit",

@@ -19,6 +19,7 @@ __all__ = ["python_checks"]
 
 _SCALER = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 """Parameters of torch.amp.GradScaler"""
+_LARGEST = 1 << 63
 
 
 def python_checks(document: Document, chips: Sequence[str]) -> list[Verdict]:
@@ -43,7 +44,7 @@ def _node(node: ast.AST, chips: Sequence[str]) -> Iterator[Verdict]:
     elif isinstance(node, ast.Attribute) and node.attr == "is_fp8_supported":
         yield wrong(
             _line(node, "is_fp8_supported"),
-            ast.unparse(node),
+            _source(node),
             "torch has no such function",
             "floatscope doctor says what the chip multiplies; a capability of 8.9 does not",
         )
@@ -61,6 +62,14 @@ def _line(node: ast.expr | ast.stmt | ast.keyword, what: str) -> str:
     return f"line {node.lineno}: {what}"
 
 
+def _source(node: ast.expr) -> str:
+    """``node`` as it could be written. No value is worth a search in the source, and some cannot be written at all."""
+    try:
+        return ast.unparse(node)
+    except (RecursionError, ValueError):  # ValueError: a number of more digits than Python converts
+        return "..."
+
+
 def _name(function: ast.expr) -> str:
     return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
@@ -69,7 +78,10 @@ def _name(function: ast.expr) -> str:
 
 def _number(node: ast.AST | None) -> float | None:
     value = node.value if isinstance(node, ast.Constant) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # A whole number in the source may be larger than any float.
+    return float(value) if abs(value) < _LARGEST else None
 
 
 def _call(node: ast.Call) -> Iterator[Verdict]:
@@ -79,7 +91,7 @@ def _call(node: ast.Call) -> Iterator[Verdict]:
             if keyword.arg is not None and keyword.arg not in _SCALER:
                 yield wrong(
                     _line(node, f"GradScaler({keyword.arg}=)"),
-                    ast.unparse(keyword.value),
+                    _source(keyword.value),
                     "it has no such parameter and raises TypeError"
                     + ("; hysteresis is DeepSpeed's and Megatron's" if keyword.arg == "hysteresis" else ""),
                     f"leave {keyword.arg} out",
@@ -90,23 +102,23 @@ def _call(node: ast.Call) -> Iterator[Verdict]:
         limit = next(
             (k.value for k in node.keywords if k.arg == "max_norm"), node.args[1] if len(node.args) > 1 else None
         )
-        if isinstance(limit, ast.BinOp) and isinstance(limit.op, ast.Div) and "scale" in ast.unparse(limit.right):
+        if isinstance(limit, ast.BinOp) and isinstance(limit.op, ast.Div) and "scale" in _source(limit.right):
             yield wrong(
                 _line(node, "max_norm"),
-                ast.unparse(limit),
+                _source(limit),
                 "gradients are clipped after unscaling, where 1/scale clips every step",
                 "scaler.unscale_(optimizer), then max_norm=1.0",
             )
 
 
 def _comparison(node: ast.Compare, chips: Sequence[str]) -> Iterator[Verdict]:
-    text = ast.unparse(node.left).lower()
+    text = _source(node.left).lower()
     for limit in node.comparators:
         value = _number(limit)
         if value == 6.0e4:
             yield warning(
                 _line(node, "limit"),
-                ast.unparse(node),
+                _source(node),
                 f"beyond E5M2's maximum ({formats['e5m2'].max:g}) already, so it warns too late for FP8; for FP16 "
                 f"({formats['fp16'].max:g}) it will do",
                 f"compare amax x scale with the maximum; near is less than one bit: {formats['e5m2'].max / 2:g}",
@@ -114,21 +126,21 @@ def _comparison(node: ast.Compare, chips: Sequence[str]) -> Iterator[Verdict]:
         elif value == 5.0e4:
             yield warning(
                 _line(node, "limit"),
-                ast.unparse(node),
+                _source(node),
                 "sensible near FP16's maximum only: activations in FP8 are E4M3, which ends at 448 or 240",
                 "compare amax x scale with the format's maximum",
             )
         elif value == 1e-5 and "abs" in text:
             yield warning(
                 _line(node, "limit"),
-                ast.unparse(node),
+                _source(node),
                 "what underflows depends on the format and the scale; exact zeros do not",
                 "floatscope.summarize(tensor).underflow(format, scale)",
             )
         elif value == formats["e4m3fn"].max and any(fp8_of(chip) == "fnuz" for chip in chips):
             yield wrong(
                 _line(node, "limit"),
-                ast.unparse(node),
+                _source(node),
                 f"this chip's E4M3 is FNUZ and ends at {formats['e4m3fnuz'].max:g}",
                 "torch.finfo(torch.float8_e4m3fnuz).max",
             )
@@ -142,10 +154,10 @@ def _scale(node: ast.BinOp) -> Iterator[Verdict]:
     for call in ast.walk(exponent.left):
         if isinstance(call, ast.Call) and _name(call.func) == "log2" and call.args:
             inner = call.args[0]
-            if not any(isinstance(part, ast.Div) for part in ast.walk(inner)) and "max" in ast.unparse(inner).lower():
+            if not any(isinstance(part, ast.Div) for part in ast.walk(inner)) and "max" in _source(inner).lower():
                 yield wrong(
                     _line(node, "scale"),
-                    ast.unparse(node),
+                    _source(node),
                     "the sign is wrong: the larger the tensor, the larger this scale",
                     "2 ** (floor(log2(format_max / amax)) - margin)",
                 )
@@ -157,7 +169,7 @@ def _caught(node: ast.Try) -> Iterator[Verdict]:
     if calls and any(isinstance(word, str) and "overflow" in word.lower() for word in words):
         yield wrong(
             _line(node, "except ... overflow"),
-            ast.unparse(calls[0]),
+            _source(calls[0]),
             "GradScaler.step() skips a step that overflows silently and raises nothing",
             "compare scaler.get_scale() before and after update(), or let Floatscope count skipped steps",
         )
@@ -184,7 +196,7 @@ def _exported(node: ast.AST) -> tuple[str, str] | None:
     ):
         return None
     for target in node.targets:
-        if not isinstance(target, ast.Subscript) or not ast.unparse(target.value).endswith("environ"):
+        if not isinstance(target, ast.Subscript) or not _source(target.value).endswith("environ"):
             continue
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
             return target.slice.value, node.value.value

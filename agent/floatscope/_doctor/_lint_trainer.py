@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,13 +29,19 @@ _RENAMED = {
     "split_batches": "split_batches in accelerator_config",
     "dispatch_batches": "dispatch_batches in accelerator_config",
 }
+_OF_SCRIPTS = ("dtype", "precision", "mixed_precision", "loss_scale", "gradient_clipping")
+"""Options that training scripts on transformers have themselves: of TRL, diffusers, ms-swift."""
+_MISSPELT = 0.85
+"""A slip of the keyboard is at 0.9; lora_target_modules, which scripts have, is at 0.82 of optim_target_modules."""
 _DAY_S = 86_400
 
 
 def number(values: Mapping[str, Any], key: str) -> float | None:
-    """``values[key]`` if it is a number."""
+    """``values[key]`` if it is a finite number."""
     value = values.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def full_adam(values: Mapping[str, Any]) -> bool:
@@ -44,7 +51,8 @@ def full_adam(values: Mapping[str, Any]) -> bool:
 
 
 def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> Iterator[Verdict]:
-    """Keys that do not exist. A script has options of its own: there (not ``strict``) only near misses are named."""
+    """Keys that do not exist. A script has options of its own, also in the JSON that it parses: there (not ``strict``)
+    only near misses are named."""
     valid = known("transformers") | (known("llamafactory") if framework == "llamafactory" else frozenset())
     consequence = (
         "LLaMA-Factory ends with 'Some specified arguments are not used'"
@@ -63,8 +71,9 @@ def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> It
                 f"write {new}" if new else f"remove {key}",
             )
             continue
-        near = closest(key, valid)
-        if strict or near or key in NOT_KEYS:
+        near = closest(key, valid, 0.75 if strict else _MISSPELT)
+        own = framework == "transformers" and key in _OF_SCRIPTS
+        if strict or near or (key in NOT_KEYS and not own):
             yield unknown(key, value, near, consequence)
         yield from scaler_checks(key, value)
 
@@ -157,6 +166,8 @@ def _intervals(values: Mapping[str, Any]) -> Iterator[Verdict]:
     evaluation, saving = values.get("eval_strategy", "no"), values.get("save_strategy", "steps")
     # YAML reads an unquoted no as a truth value.
     evaluation = "no" if evaluation is False else evaluation
+    if evaluation is None or saving is None:
+        return  # a script's variable
     if values.get("load_best_model_at_end") is True and saving != "best" and evaluation != saving:
         yield wrong(
             "load_best_model_at_end",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from floatscope._chips import gfx_name
 from floatscope._devices import Unavailable, in_time
+from floatscope._devices._figures import readable
 from floatscope._doctor._machine import Card, DeviceFile, Link, Machine, Torch
 from floatscope._doctor._verdict import Verdict, wrong
 
@@ -27,7 +28,9 @@ _ECC_BIT = 26
 _MOST_LANES = 32
 _FASTEST = 128.0
 """GT/s, of PCI Express 7.0"""
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d+)?) GT/s")
+_WHOLE = re.compile(r"[0-9]{1,20}")
+"""What fits 64 bits; Python refuses to convert thousands of digits."""
 _COMPILED_FOR_ONE_VENDOR = ("flash_attn", "bitsandbytes", "xformers", "transformer_engine")
 
 
@@ -118,7 +121,7 @@ def _text(path: Path) -> str | None:
 
 def _whole(path: Path) -> int | None:
     text = _text(path)
-    return int(text) if text is not None and text.isdecimal() else None
+    return int(text) if text is not None and _WHOLE.fullmatch(text) else None
 
 
 def _kernel(root: Path) -> str | None:
@@ -145,7 +148,7 @@ def _cards(sys: Path) -> Iterator[Card]:
     cards = [path for path in (sys / "class/drm").glob("card*") if re.fullmatch(r"card\d+", path.name)]
     seen = set()
     for path in sorted(cards, key=lambda path: int(path.name.removeprefix("card"))):
-        device = (path / "device").resolve()
+        device = Path(os.path.realpath(path / "device"))
         # Partitions of one card are several DRM cards at one address.
         if _text(device / "vendor") != _AMD or device in seen:
             continue
@@ -156,7 +159,7 @@ def _cards(sys: Path) -> Iterator[Card]:
         busy = _whole(device / "gpu_busy_percent")
         yield Card(
             pci=device.name,
-            name=_text(device / "product_name"),
+            name=readable(_text(device / "product_name")),
             gfx=gfx_name(version) if version else None,
             vram_bytes=_whole(device / "mem_info_vram_total"),
             visible_bytes=_whole(device / "mem_info_vis_vram_total"),
@@ -189,7 +192,7 @@ def _nodes(folder: Path) -> dict[str, list[dict[str, str]]]:
 
 def _properties(path: Path) -> dict[str, str]:
     words = [line.split() for line in (_text(path) or "").splitlines()]
-    return {pair[0]: pair[1] for pair in words if len(pair) == 2 and pair[1].isdecimal()}
+    return {pair[0]: pair[1] for pair in words if len(pair) == 2 and _WHOLE.fullmatch(pair[1])}
 
 
 def _links(device: Path) -> Iterator[Link]:
@@ -218,8 +221,8 @@ def _lanes(path: Path) -> int | None:
 
 
 def _speed(path: Path) -> float | None:
-    match = _NUMBER.match(_text(path) or "")
-    return float(match[0]) if match and float(match[0]) <= _FASTEST else None
+    match = _SPEED.match(_text(path) or "")
+    return float(match[1]) if match and float(match[1]) <= _FASTEST else None
 
 
 def _device_files(dev: Path, user: int, groups: tuple[int, ...]) -> Iterator[DeviceFile]:
@@ -260,7 +263,9 @@ def _shm_bytes(dev: Path) -> int | None:
 
 
 def _limits(root: Path) -> dict[str, float]:
-    rows = re.findall(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) ", _text(root / "proc/self/limits") or "", re.MULTILINE)
+    rows = re.findall(
+        r"^(Max [a-z ]+?) {2,}([0-9]{1,20}|unlimited) ", _text(root / "proc/self/limits") or "", re.MULTILINE
+    )
     return {name: float("inf") if soft == "unlimited" else float(soft) for name, soft in rows}
 
 

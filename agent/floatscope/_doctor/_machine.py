@@ -119,6 +119,20 @@ class Machine:
         return bool(self.cards or self.pci_cards or self.driver or self.rocm_torch)
 
     @property
+    def dies(self) -> int:
+        """Devices that a ROCm program could find: dies and partitions count one each.
+
+        A container that was given some of the cards sees the kernel's files of all: those whose compute node is hidden,
+        or whose render node is not there, are somebody else's.
+        """
+        cards = self.cards
+        if self.container is not None and any(card.nodes for card in cards):
+            cards = tuple(card for card in cards if card.nodes)
+        dies = sum(max(card.nodes, 1) for card in cards)
+        renders = sum(file.path.startswith("/dev/dri/") for file in self.device_files)
+        return min(dies, renders) if self.container is not None and renders else dies
+
+    @property
     def chips(self) -> tuple[str, ...]:
         """Architectures of the cards, as far as anybody says: torch first, whose cards a training uses."""
         if self.torch is not None and self.torch.chips:

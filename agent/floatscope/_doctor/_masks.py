@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from floatscope._doctor._machine import Machine
@@ -12,11 +13,15 @@ __all__ = ["mask_checks", "visible"]
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
 
+_DEVICE = re.compile(r"[0-9]{1,9}|(?:GPU|MIG)-.+", re.IGNORECASE)
+"""A number or a unique identifier. Slurm writes NoDevFiles where a job has no card."""
+
+
 def _entries(text: str) -> list[str]:
     """What stays of a list: an entry that is no device ends it, as in the runtimes."""
     kept: list[str] = []
     for entry in (part.strip() for part in text.split(",")):
-        if not entry or entry.startswith("-"):
+        if not _DEVICE.fullmatch(entry):
             break
         kept.append(entry)
     return kept
@@ -36,7 +41,7 @@ def mask_checks(machine: Machine) -> Iterator[Verdict]:
     masks = {name: machine.environment[name] for name in (_ROCR, _HIP, _CUDA) if name in machine.environment}
     if not machine.amd and _ROCR not in masks and _HIP not in masks:
         return
-    cards = sum(max(card.nodes, 1) for card in machine.cards)
+    cards = machine.dies
     for name, text in masks.items():
         # Behind ROCR_VISIBLE_DEVICES the others count what that left, which the verdict on both says.
         yield from _one(name, text, cards, of_machine=name == _ROCR or _ROCR not in masks)

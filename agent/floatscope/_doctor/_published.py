@@ -34,7 +34,7 @@ _DEFAULT_INTERVAL = 2000
 def scaler_checks(name: str, value: Any) -> Iterator[Verdict]:  # noqa: ANN401  # whatever stands in a file
     """Values of a loss scaler's setting ``name``, wherever it was written."""
     key = name.rpartition(".")[2]
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return
     if key in _SCALER and not _power_of_two(value):
         yield warning(

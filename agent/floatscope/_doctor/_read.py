@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["Document", "UnreadableError", "read", "scalar"]
+from floatscope._doctor._shell import exported_and_options
+
+__all__ = ["Document", "UnreadableError", "read"]
 
 _MOST_BYTES = 256 << 10
 """The longest public configuration of these frameworks has 20 KiB; PyYAML reads some 100 KiB a second."""
 _MOST_NODES = 20_000
 _DEEPEST = 32
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)=(.*)", re.DOTALL)
+_MOST_KEYS = 1000
+"""Of one mapping; all keys of LLaMA-Factory and transformers together are half of that."""
+_LARGEST = 1 << 63
+"""What no whole number of a configuration exceeds; Python's have no end, and no float can hold some of them."""
 
 
 class UnreadableError(ValueError):
@@ -94,6 +98,11 @@ def _yaml(path: Path, text: str) -> object:
     try:
         _measure(path, text)
         return yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+    except (IndexError, KeyError, AttributeError) as error:
+        # What PyYAML raises where a value is not of the kind that its tag says, as in !!bool x.
+        raise UnreadableError(
+            f"{path}: a value does not fit its tag ({type(error).__name__}); remove the tag"
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}" if mark is not None else ""
@@ -121,16 +130,16 @@ def _measure(path: Path, text: str) -> None:
             depth -= 1
         nodes += isinstance(event, yaml.NodeEvent)
         if depth > _DEEPEST or nodes > _MOST_NODES:
-            raise UnreadableError(f"{path} is nested deeper than {_DEEPEST} levels or has over {_MOST_NODES} values")
+            raise UnreadableError(_too_much(path))
 
 
 def _json(path: Path, text: str) -> object:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise UnreadableError(f"{path}: the key {twice!r:.60} comes twice")
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise UnreadableError(f"{path}: the key {key!r:.60} comes twice")
+            found[key] = value
         return found
 
     try:
@@ -149,53 +158,45 @@ def _mapping(path: Path, content: object) -> dict[str, Any]:
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise UnreadableError(f"{path} is {kind}; a training configuration is a mapping of keys to values")
-    if odd := next((key for key in content if not isinstance(key, str)), None):
-        raise UnreadableError(f"{path}: the key {odd!r:.60} is no word")
+    for nodes, (depth, value) in enumerate(_inside(content)):
+        if depth > _DEEPEST or nodes > _MOST_NODES:
+            raise UnreadableError(_too_much(path))
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise UnreadableError(f"{path}: a number of {value.bit_length()} bits; no setting is that large")
+        if isinstance(value, dict):
+            if len(value) > _MOST_KEYS:
+                raise UnreadableError(f"{path}: a mapping of more than {_MOST_KEYS} keys; no configuration has as many")
+            for key in value:
+                if not isinstance(key, str):
+                    raise UnreadableError(f"{path}: the key {key!r:.60} is no plain word; put it in quotes")
     return content
+
+
+def _inside(content: object) -> Iterator[tuple[int, object]]:
+    """Every value with its depth, itself first; JSON may nest deeper than Python recurses."""
+    waiting = [(1, content)]
+    while waiting:
+        depth, value = waiting.pop()
+        yield depth, value
+        if isinstance(value, dict | list | tuple | set):
+            inner = value.values() if isinstance(value, dict) else value
+            waiting += [(depth + 1, part) for part in inner]
+
+
+def _too_much(path: Path) -> str:
+    return f"{path} is nested deeper than {_DEEPEST} levels or has over {_MOST_NODES} values"
 
 
 def _arguments(path: Path, text: str) -> Document:
     """A shell script, or a file of arguments: what it exports and every --option of its commands."""
-    environment: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UnreadableError(f"{path}, line {number}: {error}") from None
-        while words and (words[0] == "export" or _ASSIGNMENT.fullmatch(words[0])):
-            if match := _ASSIGNMENT.fullmatch(words.pop(0)):
-                environment[match[1]] = match[2]
-        values |= _options(words)
+    try:
+        environment, values = exported_and_options(text)
+    except ValueError as error:
+        raise UnreadableError(f"{path}, {error}") from None
     if not environment and not values:
         raise UnreadableError(
             f"{path} has neither --options nor exported variables; name a YAML, JSON, .sh or .py file"
         )
+    if len(values) > _MOST_KEYS:
+        raise UnreadableError(f"{path} has more than {_MOST_KEYS} options; no training has as many")
     return Document(path=path, kind="arguments", values=values, environment=environment)
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    # What stands before the script is the launcher's.
-    start = next((n for n, word in enumerate(words) if word.endswith(".py") or word == "train"), -1)
-    found: dict[str, Any] = {}
-    name = None
-    for word in words[start + 1 :]:
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            found[name] = scalar(value) if equals else True
-        elif name is not None:
-            found[name] = scalar(word) if found[name] is True else f"{found[name]} {word}"
-    return found
-
-
-def scalar(text: str) -> object:
-    """A word of a command line as the parsers take it: number, truth value, or itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,14 +20,19 @@ _NOTABLE = 1.25
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage as it came out."""
+    """One stage as it came out. ``ratio`` is None where the error was no finite number, which JSON does not have."""
 
     device: str
     format: str
     stage: str
     how: str
-    ratio: float
+    ratio: float | None
     passed: bool
+
+    @property
+    def share(self) -> float:
+        """``ratio``, or not a number."""
+        return math.nan if self.ratio is None else self.ratio
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,15 +103,15 @@ def changes(before: Entry, now: Entry) -> list[Change]:
         old = known.get((line.device, line.format, line.stage))
         if old is None:
             continue
-        low, high = sorted((old.ratio, line.ratio))
+        low, high = sorted((old.share, line.share))
         if old.how != line.how or old.passed != line.passed or high > _NOTABLE * low:
             found.append(
                 Change(
                     device=line.device,
                     format=line.format,
                     stage=line.stage,
-                    before=old.ratio,
-                    now=line.ratio,
+                    before=old.share,
+                    now=line.share,
                     how_before=old.how,
                     how_now=line.how,
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -47,7 +48,14 @@ def run(args: argparse.Namespace) -> int:
         stack=stack,
         chips=chips,
         lines=tuple(
-            Line(device=r.device, format=r.format, stage=r.stage, how=r.how, ratio=r.ratio, passed=r.passed)
+            Line(
+                device=r.device,
+                format=r.format,
+                stage=r.stage,
+                how=r.how,
+                ratio=r.ratio if math.isfinite(r.ratio) else None,
+                passed=r.passed,
+            )
             for r in results
         ),
     )

@@ -52,7 +52,7 @@ def judge_errors(health: Health, now: wire.Device) -> Outcome:
     """gpu_fault from errors that came since the reading before. Those that were there at the first are old, and a count
     that falls began anew with the driver."""
     count = now.ecc_uncorrected
-    if count is None:
+    if count is None or count < 0:
         return NO_DATA
     before, health.uncorrected = health.uncorrected, count
     if before is None or count <= before:
@@ -76,9 +76,10 @@ def judge_throttle(rule: GpuFault, health: Health, now: wire.Device) -> Outcome:
 
 
 def judge_link(now: wire.Device) -> Outcome:
-    """gpu_fault from a link that is narrower than it could be. Some cards give up lanes while they do nothing."""
+    """gpu_fault from a link that is narrower than it could be. Some cards give up lanes while they do nothing, and
+    one that does not tell how busy it is may do so."""
     width, most = now.pcie_width, now.pcie_max_width
-    if width is None or most is None or now.busy_percent == 0:
+    if not width or width < 0 or most is None or not now.busy_percent:
         return NO_DATA
     return OK if width >= most else _verdict(Severity.WARNING, "link_width", float(width), float(most))
 

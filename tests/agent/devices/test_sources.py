@@ -279,14 +279,35 @@ def test_no_card_at_all_says_why_and_ends(sidecar: StartSidecar, nvml_path: Path
     assert running.process.wait(20) == 0
 
 
-def test_cards_that_go_away_end_the_readings(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
+def test_cards_that_stay_away_end_the_readings(fake_sys: FakeSys) -> None:
+    now = [0.0]
     fake_sys.card(0, "0000:05:00.0")
+    cards = SysfsCards(fake_sys.root, clock=lambda: now[0], patience_s=5.0)
+    link = fake_sys.root / "class/drm/card0"
+    target = link.readlink()
+    for _ in range(3):
+        assert len(cards.read()) == 1
+        link.unlink()
+        now[0] += 5.0
+        assert cards.read() == []
+        link.symlink_to(target)
+    assert len(cards.read()) == 1
+    link.unlink()
+    now[0] += 5.1
+    with pytest.raises(Unavailable, match="have gone"):
+        cards.read()
+
+
+def test_the_only_card_goes_away_and_comes_back_under_another_number(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
+    device = fake_sys.card(1, "0000:05:00.0")
     running = sidecar()
-    assert isinstance(running.line(), Sample)
-    (fake_sys.root / "class/drm/card0").unlink()
-    while isinstance(line := running.line(), Sample):
-        pass
-    assert "have gone" in line.reason
+    [before] = running.until(lambda sample: True).devices
+    (fake_sys.root / "class/drm/card1").unlink()
+    running.until(lambda sample: sample.devices == ())
+    (device / "drm/card1").rename(device / "drm/card128")
+    (fake_sys.root / "class/drm/card128").symlink_to("../../devices/pci0000:00/0000:05:00.0/drm/card128")
+    [after] = running.until(lambda sample: sample.devices != ()).devices
+    assert (after.index, after.pci, after.backend) == (before.index, before.pci, before.backend)
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:

@@ -367,7 +367,7 @@ scaler.step(optimizer)
         ("broken.yaml", b"a: [1\nb: 2\n", "line 2"),
         ("list.yaml", b"- a\n", "is a list"),
         ("empty.yaml", b"", "is empty"),
-        ("number.yaml", b"1: 2\n", "is no word"),
+        ("number.yaml", b"1: 2\n", "is no plain word"),
         ("latin.yaml", b"output_dir: caf\xe9\n", "not UTF-8 (byte 15)"),
         ("huge.yaml", b"# " + b"x" * (300 << 10), "larger than 256 KiB"),
         ("twice.json", b'{"a": {"b": 1, "b": 2}}', "the key 'b' comes twice"),

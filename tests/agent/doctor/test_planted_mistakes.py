@@ -69,7 +69,7 @@ def test_a_planted_mistake_is_named_with_its_fix(doctor: Doctor, machine: FakeMa
     PLANTS[item](machine)
     status, bad = doctor()
     assert status == 1
-    assert item in [verdict["item"] for verdict in bad]
+    assert [verdict["item"] for verdict in bad] == [item]
     assert all(verdict["why"] and verdict["fix"] for verdict in bad)
 
 

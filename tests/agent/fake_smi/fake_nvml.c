@@ -2,12 +2,14 @@
  *
  * Card 0 answers everything; card 1 is like a MIG slice: no utilisation and no power. FAKE_NVML_DRIVER=none makes
  * initialisation fail as it does without the kernel driver. Card 0 is at half its lanes, at its power limit and slowed by
- * an external brake, and has had ECC errors; card 1 has ECC off.
+ * an external brake, and has had ECC errors; card 1 has ECC off. FAKE_NVML_LOST=start has card 0 refuse to be opened;
+ * with a file's name, it answers nothing more once that file is there.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
 
 struct pci_info {
     char bus_id_legacy[16];
@@ -25,7 +27,10 @@ static char cards[2];
 
 static int index_of(const void *device)
 {
-    return device == &cards[0] ? 0 : device == &cards[1] ? 1 : -1;
+    const char *lost = getenv("FAKE_NVML_LOST");
+    if (device == &cards[0])
+        return lost && access(lost, F_OK) == 0 ? -1 : 0;
+    return device == &cards[1] ? 1 : -1;
 }
 
 int nvmlInit_v2(void)
@@ -46,8 +51,11 @@ int nvmlDeviceGetCount_v2(unsigned *count)
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
+    const char *lost = getenv("FAKE_NVML_LOST");
     if (index > 1)
         return INVALID_ARGUMENT;
+    if (index == 0 && lost && strcmp(lost, "start") == 0)
+        return GPU_IS_LOST;
     *device = &cards[index];
     return SUCCESS;
 }

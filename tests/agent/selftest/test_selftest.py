@@ -197,7 +197,7 @@ def test_the_command_keeps_and_compares(tmp_path: Path, capsys: pytest.CaptureFi
     last = history.last()
     assert last is not None
     lines = tuple(
-        Line(**{f: getattr(line, f) for f in line.__struct_fields__} | {"ratio": line.ratio / 2})
+        Line(**{f: getattr(line, f) for f in line.__struct_fields__} | {"ratio": line.share / 2})
         for line in last.lines[:1]
     )
     history.add(Entry(time="2026-01-01T00:00:00+00:00", stack="rocm 6.4.1", chips=last.chips, lines=lines))
@@ -215,7 +215,13 @@ def test_a_failure_is_exit_status_1(
     assert _cli.main(["selftest", "--history", str(tmp_path / "h")]) == 1
     assert "WRONG cpu" in capsys.readouterr().out
     assert _cli.main(["selftest", "--json", "--history", str(tmp_path / "h")]) == 1
-    assert json.loads(capsys.readouterr().out)["results"][0]["ratio"] == "NaN"
+    found = json.loads(capsys.readouterr().out)
+    assert found["results"][0]["ratio"] == "NaN"
+    assert found["last"]["changes"] == [], "the failure before is in the history too"
+    monkeypatch.setattr(_measure, "measure", lambda *_: iter(real))
+    assert _cli.main(["selftest", "--json", "--history", str(tmp_path / "h")]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["last"]["changes"]
+    assert (change["before"], change["now"]) == ("NaN", pytest.approx(real[0].ratio))
 
 
 def test_a_history_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

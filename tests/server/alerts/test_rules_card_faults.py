@@ -186,9 +186,12 @@ def test_a_link_that_lost_lanes() -> None:
         _linked([None] * 10),
         _linked([8, 8, 16] * 5),  # while it trains its link anew
         _linked([1] * 10, busy_percent=0.0),  # to save power
+        _linked([1] * 10, busy_percent=None),  # an APU, or a card that is asleep
+        _linked([0] * 10),  # a link that is down
+        _linked([-1] * 10),
         _linked([16] * 10, pcie_speed_gts=2.5, pcie_max_speed_gts=32.0),
     ],
-    ids=["whole", "slot", "wide", "unknown", "unread", "retrained", "idle", "slow"],
+    ids=["whole", "slot", "wide", "unknown", "unread", "retrained", "idle", "untold", "down", "negative", "slow"],
 )
 def test_links_that_are_as_they_should_be(samples: list[wire.Device]) -> None:
     assert _fired(samples) == []
