@@ -120,7 +120,9 @@ def test_command_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["a", "0", "-a", "a.", "eyJ", "a://", "://a?", "a@", "-----BEGIN ", "/home/", "a =", "ä"])
+@pytest.mark.parametrize(
+    "text", ["a", "0", "-a", "a.", "eyJ", "a://", "://a?", "a@", "-----BEGIN ", "/home/", "a =", "ä"]
+)
 def test_long_texts_take_no_longer_than_they_are(text: str) -> None:
     # As long as a word of a command line may be. It was minutes, in which nothing else of the program runs.
     begun = time.process_time()
