@@ -18,7 +18,7 @@ from floatscope._gradients import GradientTap
 from floatscope._optimizer_view import OptimizerView
 from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
-from floatscope._step_buffer import FIRST_SCALER
+from floatscope._step_buffer import FIRST_SCALER, Clipping
 
 __all__ = ["MegatronTap", "is_megatron_optimizer", "megatron_parameters"]
 
@@ -142,7 +142,7 @@ class MegatronTap:
             return
         held = list(_held(optimizer))
         everywhere = {id(p): p for p in (*held, *_elsewhere(optimizer))}
-        view.renew(list(everywhere.values()), [group["lr"] for group in optimizer.param_groups])
+        view.renew(list(everywhere.values()), [group.get("lr") for group in optimizer.param_groups])
         self._gradients.begin(view)
         scaled = self._keep_scale(getattr(optimizer, "grad_scaler", None))
         parallel = getattr(optimizer, "ddp_config", None)
@@ -195,7 +195,8 @@ class MegatronTap:
             buffer = self._recorder.buffer
             if buffer.framework_norm is None:
                 buffer.framework_norm = self._recorder.scalar("grad_norm/framework", norm)
-                buffer.framework_norm_of = sum(self._read[number] for number in numbers)
+                buffer.framework_norm_of = count = sum(self._read[number] for number in numbers)
+                buffer.clipping = Clipping(buffer.framework_norm, 0, count, limit, limit)
             self._recorder.clipped(min(limit / (norm + 1e-6), 1.0))
         for number in numbers:
             del self._read[number]

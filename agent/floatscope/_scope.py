@@ -372,7 +372,7 @@ class Scope:
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
-        if self._recorder.buffer.scalars or self._recorder.buffer.own:
+        if self._recorder.buffer.has_scalars:
             self._end_step()
 
 

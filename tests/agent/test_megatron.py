@@ -151,6 +151,8 @@ def test_gradients_are_read_before_they_are_unscaled_and_clipped(attach: Attach,
     assert first.scalars["grad_norm"] == pytest.approx(26**0.5)
     assert first.scalars["grad_norm/framework"] == pytest.approx(26**0.5)
     assert first.scalars["clip_coef"] == pytest.approx(26**-0.5, rel=1e-5)
+    assert first.scalars["clip_norm"] == CLIP
+    assert first.scalars["grad_norm/clipped"] == pytest.approx(CLIP, rel=1e-5)
     assert first.scalars["lr"] == 0.5
     assert [record.scalars["skipped"] for record in (first, second, third)] == [0.0, 1.0, 0.0]
     assert [record.scalars["loss_scale"] for record in (first, second, third)] == [4.0, 4.0, 2.0]

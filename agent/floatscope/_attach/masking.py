@@ -44,7 +44,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"-----BEGIN [A-Z ]*-----.*?(-----END [A-Z ]*-----|$)", re.DOTALL), MASK),
     # A password may hold an @ of its own: up to the last one before the path.
     (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/]*@"), rf"\g<kept>{MASK}@"),
-    (re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s\"']+"), lambda found: _QUERY.sub(MASK, found[0])),
+    (
+        re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s\"']+"),
+        lambda found: re.sub(r"(?<=[?#]).+", MASK, found[0]),
+    ),
     (re.compile(r"(?P<kept>\b(?:Bearer|Basic|Token)\s+)[^\s\"']{6,}", re.IGNORECASE), rf"\g<kept>{MASK}"),
     (
         re.compile(
@@ -71,7 +74,6 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     ),
 )
 _CUT_CREDENTIALS = re.compile(r"(?P<kept>://)[^\s/]*\Z")
-_QUERY = re.compile(r"(?<=[?#]).+")
 _HOMES = re.compile(r"(?P<start>^|[^\w.~])(?:/home/|/Users/|/export/home/|[A-Za-z]:\\Users\\|\\Users\\)[^/\\\s\"':,;]+")
 _ROOT = re.compile(r"(?P<start>^|[^\w./~])/root(?=/|$|[\s\"':,;])")
 
