@@ -19,7 +19,7 @@ from floatscope._gradients import GradientTap
 from floatscope._optimizer_view import OptimizerView
 from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
-from floatscope._step_buffer import FIRST_SCALER
+from floatscope._step_buffer import FIRST_SCALER, Clipping
 from floatscope._zero import own_fragment, real_part
 
 __all__ = ["DeepSpeedTap", "is_deepspeed_optimizer", "model_parameters"]
@@ -112,7 +112,7 @@ class DeepSpeedTap:
             self._gradients.follow(self._views[optimizer])
         view: Any = self._views[optimizer]
         parameters = list(model_parameters(optimizer))
-        view.renew(parameters, [group["lr"] for group in optimizer.param_groups])
+        view.renew(parameters, [group.get("lr") for group in optimizer.param_groups])
         self._gradients.begin(view)
         scaled = self._keep_scale(optimizer)
         # What rounding takes from a weight in bf16 its copy in float32 keeps: nothing is swallowed.
@@ -164,12 +164,13 @@ class DeepSpeedTap:
         norm = getattr(optimizer, "_global_grad_norm", None)
         if norm is None or (skipped and not isinstance(norm, torch.Tensor)):
             return  # not computed: infinite by decree where a step was skipped
-        if buffer.framework_norm is None:
-            buffer.framework_norm = self._recorder.scalar("grad_norm/framework", norm)
-            buffer.framework_norm_of = self._read
         limit = float(optimizer.clip_grad)
+        if buffer.framework_norm is None:
+            buffer.framework_norm = kept = self._recorder.scalar("grad_norm/framework", norm)
+            buffer.framework_norm_of = self._read
+            if limit > 0:
+                buffer.clipping = Clipping(kept, 0, self._read, limit, limit)
         if limit > 0:
-            buffer.clip_norm = limit
             ratio = limit / (norm + 1e-6)
             self._recorder.clipped(ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0))
 

@@ -7,8 +7,9 @@ and pre-clip gradients, whichever implementation of the optimizer runs.
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
+from floatscope._step_buffer import Clipping
 
-__all__ = ["GradientTap"]
+__all__ = ["GradientTap", "parameters_of", "rate_of"]
 
 _AFTER_CLIPPING = "gradients read where a compiled update begins, which is after clipping that is compiled as well"
 _stepping = Guard("an optimizer stepped", charge="gradients")
@@ -88,8 +90,8 @@ class GradientTap:
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = _NormObserver()
         clip = _ClipObserver(self, self._recorder, norm)
-        self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm))
-        self._undo.append(observe(torch.nn.utils, "get_total_norm", norm))
+        self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm, clip.refused))
+        self._undo.append(observe(torch.nn.utils, "get_total_norm", norm, clip.refused))
         self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
         self._undo.append(observe(torch.nn.utils, "clip_grads_with_norm_", clip))
 
@@ -188,8 +190,9 @@ class GradientTap:
         rates = self._recorder.buffer.own
         before = sum(len(known.param_groups) for known in self._known(index)) if index else 0
         for number, group in enumerate(optimizer.param_groups, start=before):
-            name = f"lr/{number}" if number else "lr"
-            rates[name] = self._recorder.scalar("lr", group["lr"], rates.get(name))
+            name, rate = f"lr/{number}" if number else "lr", rate_of(group)
+            if rate is not None:
+                rates[name] = self._recorder.scalar("lr", rate, rates.get(name))
 
     def read(self, parameters: Sequence[torch.Tensor], *, loss_scaled: int) -> None:
         """Measure the gradients of those parameters that are ours and were not read in this step yet."""
@@ -355,6 +358,7 @@ class GradientTap:
         """
         layers = {self._recorder.table.layer_of(p) for p in parameters_of(optimizer)}
         self._recorder.replace("grad", {layer for layer in layers if layer is not None})
+        self._recorder.buffer.framework_norm = self._recorder.buffer.clipping = None
         self._read -= frozenset(map(id, parameters_of(optimizer)))
 
 
@@ -383,32 +387,60 @@ class _ClipObserver:
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
-        parameters, table = named["parameters"], self._recorder.table
+        parameters, table, counted = named["parameters"], self._recorder.table, True
         if isinstance(parameters, torch.Tensor):
             parameters = [parameters]
-        elif not isinstance(parameters, list | tuple):
+        elif not (counted := isinstance(parameters, list | tuple)):
             parameters = table.parameters()  # an iterator, which is not ours to use up
         ours = [p for p in parameters if table.layer_of(p) is not None]
         if not ours:
             return
-        if self._tap.was_stepped(parameters):
-            return  # gradients that were used already, or those of a step that the optimizer is going to begin
-        self._tap.begin_update()
-        # With a scaler, gradients that nobody has unscaled yet still carry its scale.
-        scaled = self._tap.keep_scale()
-        self._tap.read(parameters, loss_scaled=scaled)
+        scaled = self._read(parameters)
+        if scaled is None:
+            return
         total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
         if type(total) not in (torch.Tensor, float) or self._recorder.capturing():
             return  # a norm that is spread over the ranks: its value would take a collective operation
         buffer = self._recorder.buffer
-        if two and buffer.framework_norm is None:
-            buffer.framework_norm = self._recorder.scalar("grad_norm/framework", total)
-            buffer.framework_norm_scaled = 0 if self._tap.is_unscaled(ours[0]) else scaled
-            buffer.framework_norm_of = sum(p.grad is not None for p in ours)
-            buffer.clip_norm = float(named["max_norm"])
-        ratio = float(named["max_norm"]) / (total + 1e-6)
+        limit = float(named["max_norm"])
+        last, buffer.clipping = buffer.clipping, None
+        if two:
+            carried = 0 if self._tap.is_unscaled(ours[0]) else scaled
+            count = sum(p.grad is not None for p in ours) if counted else self._norm.of
+            same = last is not None and (last.scaled, last.of) == (carried, count)
+            # In the place of the last one, but not of the first.
+            into = last.norm if last is not None and last.norm is not buffer.framework_norm else None
+            norm = self._recorder.scalar("grad_norm/framework", total, into)
+            smallest = min(limit, last.smallest) if same and last is not None else limit
+            buffer.clipping = Clipping(norm, carried, count, limit, smallest)
+            if buffer.framework_norm is None:
+                buffer.framework_norm, buffer.framework_norm_scaled, buffer.framework_norm_of = norm, carried, count
+        ratio = limit / (total + 1e-6)
         clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
         self._recorder.clipped(clipped)
+
+    def _read(self, parameters: Sequence[torch.Tensor]) -> int | None:
+        """Read their gradients before they are clipped; the scaler that they may carry the scale of, None if too late.
+
+        That is for gradients that were used already, or those of a step that the optimizer is going to begin.
+        """
+        if self._tap.was_stepped(parameters):
+            return None
+        self._tap.begin_update()
+        # With a scaler, gradients that nobody has unscaled yet still carry its scale.
+        scaled = self._tap.keep_scale()
+        self._tap.read(parameters, loss_scaled=scaled)
+        return scaled
+
+    def refused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``get_total_norm(tensors, ...)`` has raised, as with ``error_if_nonfinite``: nobody will use these gradients.
+
+        A program that does not end skips them, so that nothing else shows the overflow.
+        """
+        given = {id(tensor) for tensor in (args[0] if args else kwargs["tensors"])}
+        ours = [p for p in self._recorder.table.parameters() if p.grad is not None and id(p.grad) in given]
+        if ours and self._read(ours) is not None:
+            self._recorder.clipped(math.nan)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         pass
@@ -419,6 +451,8 @@ class _NormObserver:
 
     def __init__(self) -> None:
         self._last: weakref.ref[torch.Tensor] | None = None
+        self.of = 0
+        """How many tensors the last norm is of; 0 where that is not known."""
 
     def is_two(self, norm: object) -> bool:
         """Whether ``norm`` is the last 2-norm that was computed."""
@@ -429,6 +463,8 @@ class _NormObserver:
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         norm_type = kwargs.get("norm_type", args[1] if len(args) > 1 else 2.0)
+        tensors = args[0] if args else kwargs["tensors"]
+        self.of = len(tensors) if isinstance(tensors, list | tuple) else 0
         two = float(norm_type) == 2.0
         self._last = weakref.ref(result) if two and isinstance(result, torch.Tensor) else None
 
@@ -436,6 +472,14 @@ class _NormObserver:
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
     """All parameters of all groups."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def rate_of(group: Mapping[str, Any]) -> float | torch.Tensor | None:
+    """The learning rate of a group; None where an optimizer has none, or finds it by itself (Adafactor)."""
+    rate = group.get("lr")
+    if isinstance(rate, torch.Tensor):
+        return rate if rate.numel() == 1 and rate.device.type != "meta" else None
+    return rate if isinstance(rate, int | float) else None
 
 
 def _never(parameter: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from floatscope import _meter
@@ -54,14 +55,16 @@ class Guard:
         _counts[self._place] += 1
         if _counts[self._place] > 1:
             return True
-        if isinstance(error, RefusedValueError):
-            logger.error("%s; training goes on without that value (logged once)", error)
-        else:
-            logger.error(
-                "failed while %s; training goes on without that reading (logged once)",
-                self._place,
-                exc_info=error,
-            )
+        # The program's own handlers, filters and clock take part in that.
+        with suppress(Exception):
+            if isinstance(error, RefusedValueError):
+                logger.error("%s; training goes on without that value (logged once)", error)
+            else:
+                logger.error(
+                    "failed while %s; training goes on without that reading (logged once)",
+                    self._place,
+                    exc_info=error,
+                )
         return True
 
 

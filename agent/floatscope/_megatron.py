@@ -18,7 +18,7 @@ from floatscope._gradients import GradientTap
 from floatscope._optimizer_view import OptimizerView
 from floatscope._patches import Observer, observe
 from floatscope._recorder import Recorder
-from floatscope._step_buffer import FIRST_SCALER
+from floatscope._step_buffer import FIRST_SCALER, Clipping
 
 __all__ = ["MegatronTap", "is_megatron_optimizer", "megatron_parameters"]
 
@@ -26,6 +26,8 @@ _MODULE = "megatron.core.optimizer.optimizer"
 _READY = ("FP32Optimizer", "MixedPrecisionOptimizer")
 """Classes whose ``prepare_grads`` hands gradients over to the torch optimizer inside."""
 _STEPPING = (*_READY, "ChainedOptimizer")
+_FSDP_FLAGS = "use_megatron_fsdp", "use_custom_fsdp"
+"""Of the configuration; the second is what Megatron Core 0.11 and 0.12 call it, and older ones have none."""
 _FSDP = "grad not observed: Megatron's own FSDP"
 
 
@@ -142,13 +144,13 @@ class MegatronTap:
             return
         held = list(_held(optimizer))
         everywhere = {id(p): p for p in (*held, *_elsewhere(optimizer))}
-        view.renew(list(everywhere.values()), [group["lr"] for group in optimizer.param_groups])
+        view.renew(list(everywhere.values()), [group.get("lr") for group in optimizer.param_groups])
         self._gradients.begin(view)
         scaled = self._keep_scale(getattr(optimizer, "grad_scaler", None))
         parallel = getattr(optimizer, "ddp_config", None)
         # Weights that are gathered during the next forward passes have not changed when the step is over. What rounding
         # takes from a weight its copy in float32 keeps: nothing is swallowed.
-        late = parallel is not None and parallel.overlap_param_gather
+        late = getattr(parallel, "overlap_param_gather", False)
         self._gradients.changing(_NOTHING if late else view, False)  # noqa: FBT003 (it takes no name)
         number = self._gradients.index_of(view)
         assert number is not None, "it is followed"
@@ -157,7 +159,7 @@ class MegatronTap:
         self._read[number] = self._gradients.read_kept(view, self._kept(optimizer, held), loss_scaled=scaled)
         for parameter in _elsewhere(optimizer):
             if (layer := self._recorder.table.layer_of(parameter)) is not None and parallel is not None:
-                if parallel.use_megatron_fsdp:
+                if any(getattr(parallel, name, False) for name in _FSDP_FLAGS):
                     self._recorder.table.unseen(layer, _FSDP)
                 else:
                     self._recorder.table.has_gradient(layer)  # here, or on other ranks
@@ -195,7 +197,8 @@ class MegatronTap:
             buffer = self._recorder.buffer
             if buffer.framework_norm is None:
                 buffer.framework_norm = self._recorder.scalar("grad_norm/framework", norm)
-                buffer.framework_norm_of = sum(self._read[number] for number in numbers)
+                buffer.framework_norm_of = count = sum(self._read[number] for number in numbers)
+                buffer.clipping = Clipping(buffer.framework_norm, 0, count, limit, limit)
             self._recorder.clipped(min(limit / (norm + 1e-6), 1.0))
         for number in numbers:
             del self._read[number]

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-__all__ = ["Shared", "is_a_stage", "shared_parameters", "wrappers", "wrappers_around"]
+__all__ = [
+    "Shared",
+    "is_a_stage",
+    "pipeline_group",
+    "shared_parameters",
+    "tensor_group",
+    "wrappers",
+    "wrappers_around",
+]
 
 _WRAPPER = "megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel"
 
@@ -43,14 +51,31 @@ def wrappers_around(model: nn.Module | None) -> list[Any]:
 
 def is_a_stage(wrapper: Any) -> bool:  # noqa: ANN401 (Megatron's)
     """Whether the model is one of several stages, each of which numbers its layers from 0."""
-    return bool(wrapper.pp_group.size() > 1)
+    return bool(pipeline_group(wrapper).size() > 1)
+
+
+def pipeline_group(wrapper: Any) -> Any:  # noqa: ANN401 (Megatron's; a process group)
+    """The ranks that have the stages of the model of ``wrapper``."""
+    return _group(wrapper, "pp_group", "get_pipeline_model_parallel_group")
+
+
+def tensor_group(wrapper: Any) -> Any:  # noqa: ANN401 (Megatron's; a process group)
+    """The ranks over which its matrices are divided."""
+    return _group(wrapper, "tp_group", "get_tensor_model_parallel_group")
+
+
+def _group(wrapper: Any, name: str, of_all: str) -> Any:  # noqa: ANN401
+    # Wrappers before Megatron Core 0.13 have no groups of their own: those of the process are theirs.
+    if hasattr(wrapper, name):
+        return getattr(wrapper, name)
+    return getattr(sys.modules["megatron.core.parallel_state"], of_all)()
 
 
 def shared_parameters(wrapper: Any, rank: int, world: int) -> Iterator[Shared]:  # noqa: ANN401 (Megatron's)
     """Those that the data-parallel ranks of ``wrapper`` share, on ``rank``; experts are not among them, as ranks give
     one name to different ones."""
     spread = bool(wrapper.ddp_config.use_distributed_optimizer)
-    tensor = torch.distributed.get_process_group_ranks(wrapper.tp_group)
+    tensor = torch.distributed.get_process_group_ranks(tensor_group(wrapper))
     for buffer in wrapper.buffers:
         data = torch.distributed.get_process_group_ranks(buffer.data_parallel_group)
         for parameter in buffer.params:

@@ -24,6 +24,9 @@ class Observer(Protocol):
         """After a call that returned."""
 
 
+Raised = Callable[[tuple[Any, ...], dict[str, Any]], None]
+
+
 class _Patch:
     def __init__(self, owner: Any, name: str) -> None:  # noqa: ANN401 (a class or a module)
         original = vars(owner)[name]
@@ -37,13 +40,20 @@ class _Patch:
             for observer in tuple(self.observers):
                 with guard, OwnOperations():
                     observer.enter(args, kwargs)
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except Exception:
+                for raised in tuple(self.raised):
+                    with guard, OwnOperations():
+                        raised(args, kwargs)
+                raise
             for observer in tuple(self.observers):
                 with guard, OwnOperations():
                     observer.leave(args, kwargs, result)
             return result
 
         self.observers: list[Observer] = []
+        self.raised: list[Raised] = []
         self._owner, self._name, self._original, self._wrapper = owner, name, original, wrapper
         setattr(owner, name, wrapper)
 
@@ -56,8 +66,11 @@ class _Patch:
 _patches: dict[tuple[int, str], _Patch] = {}
 
 
-def observe(owner: Any, name: str, observer: Observer) -> Callable[[], None]:  # noqa: ANN401
-    """Show ``observer`` every call of ``owner.name`` (looked up on the class that defines it); returns the undoing."""
+def observe(owner: Any, name: str, observer: Observer, raised: Raised | None = None) -> Callable[[], None]:  # noqa: ANN401
+    """Show ``observer`` every call of ``owner.name`` (looked up on the class that defines it); returns the undoing.
+
+    ``raised`` is called with the arguments of a call that has raised an ``Exception``, before that goes on.
+    """
     if isinstance(owner, type):
         owner = next(cls for cls in owner.__mro__ if name in vars(cls))
     key = (id(owner), name)
@@ -65,9 +78,13 @@ def observe(owner: Any, name: str, observer: Observer) -> Callable[[], None]:  #
     if patch is None:
         patch = _patches[key] = _Patch(owner, name)
     patch.observers.append(observer)
+    if raised is not None:
+        patch.raised.append(raised)
 
     def undo() -> None:
         patch.observers.remove(observer)
+        if raised is not None:
+            patch.raised.remove(raised)
         if not patch.observers and _patches.get(key) is patch:
             del _patches[key]
             patch.restore()

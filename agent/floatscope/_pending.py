@@ -21,13 +21,13 @@ from floatscope._operands import scale_from_amax
 from floatscope._packing import yield_the_interpreter
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._stats import RowValues, WordAt
-from floatscope._step_buffer import FIRST_SCALER, StepBuffer
+from floatscope._step_buffer import FIRST_SCALER, Clipping, StepBuffer
 from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
 
 __all__ = ["Pending", "ScaleTrace"]
 
 SWALLOWED = "swallowed"
-CLIP, FOUND_INF, NONFINITE, FRAMEWORK = "clip", "found_inf", "nonfinite", "framework"
+CLIP, CLIPPED, FOUND_INF, NONFINITE, FRAMEWORK = "clip", "clipped", "found_inf", "nonfinite", "framework"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Pending:
             sumsq = _sumsq(_rows_at(rows, in_norm), carried[in_norm])
             values[norm] = sumsq if share else math.sqrt(sumsq)
         scaling = _Scaling(loss_scales, self._scales.changed(loss_scales), self._buffer.scaler_of)
-        scalars, events = _conclusions(self.step, values, scaling, gradients, self._buffer.clip_norm)
+        scalars, events = _conclusions(self.step, values, scaling, gradients, self._buffer.clipping)
         rows_lost = self._rows_lost()
         return StepRecord(
             step=self.step,
@@ -187,6 +187,8 @@ def _values(buffer: StepBuffer) -> dict[_Key, Scalar]:
         values.update({(FOUND_INF, optimizer, i): flag for i, flag in enumerate(found)})
     if buffer.framework_norm is not None:
         values[FRAMEWORK, buffer.framework_norm_scaled, buffer.framework_norm_of] = buffer.framework_norm
+    if (last := buffer.clipping) is not None:
+        values[CLIPPED, last.scaled, last.of] = last.norm
     values.update({(CLIP, i, 0): coefficient for i, coefficient in enumerate(buffer.clip_coefficients.values())})
     return values
 
@@ -215,10 +217,10 @@ def _scale_name(number: int) -> str:
 
 
 def _conclusions(
-    step: int, values: _Values, scaling: _Scaling, gradients: int, clip_norm: float | None
+    step: int, values: _Values, scaling: _Scaling, gradients: int, clipping: Clipping | None
 ) -> tuple[dict[str, float], list[wire.Event]]:
     """The scalars of the step and the events that follow from its numbers. ``gradients`` were read in it;
-    ``clip_norm`` is the norm to which those in the framework's norm were clipped."""
+    ``clipping`` is the last one."""
     scalars = {key: value for key, value in values.items() if isinstance(key, str)}
     given = {key.name: value for key, value in values.items() if isinstance(key, _Given)}
     measured = [(key, value) for key, value in values.items() if isinstance(key, tuple)]
@@ -249,9 +251,11 @@ def _conclusions(
             scale = scaling.scales.get(scaled, 1.0)
             carried = scale if 0 < scale < math.inf else 1.0
             scalars["grad_norm/framework"] = value / carried
-            if clip_norm is not None and clip_norm < math.inf:
-                scalars["clip_norm"] = clip_norm / carried
-                scalars["grad_norm/clipped"] = _clipped(value, clip_norm) / carried
+        if what == CLIPPED and compared == gradients and clipping is not None and clipping.smallest < math.inf:
+            scale = scaling.scales.get(scaled, 1.0)
+            carried = scale if 0 < scale < math.inf else 1.0
+            scalars["clip_norm"] = clipping.smallest / carried
+            scalars["grad_norm/clipped"] = _clipped(value, clipping.limit) / carried
     nonfinite = [value for (what, _, _), value in measured if what == NONFINITE]
     if nonfinite:
         scalars["raw_loss_nonfinite"] = sum(nonfinite)

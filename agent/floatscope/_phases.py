@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -86,7 +86,7 @@ class Phases:
         self._within: list[str] = []
         """Phases that have begun, the outer one first."""
         self._spent = dict.fromkeys(_PHASES, 0.0)
-        self._since = time.perf_counter()
+        self._since = perf_counter()
         self._passed: list[str] = []
         self._marks: list[Mark] = []
         """On a card: one where the step began, and one at the end of each of ``passed``."""
@@ -153,7 +153,7 @@ class Phases:
 
     def _over(self, phase: str) -> None:
         if self._mark_device is None:
-            now = time.perf_counter()
+            now = perf_counter()
             self._spent[phase] += now - self._since
             self._since = now
         elif not self._whole or self._recorder.capturing() or len(self._marks) >= _MOST:

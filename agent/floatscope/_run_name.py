@@ -101,4 +101,4 @@ def _variables(proc: Path, pid: int) -> set[str]:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -121,7 +121,7 @@ class Sampling:
 
     def end_step(self, step: int, read: Wanted, sink: Sink) -> tuple[wire.Event, ...]:
         """Account for ``step``, in which ``read`` was read; the events to be recorded with it. Never waits."""
-        now, spent = time.perf_counter(), drain()
+        now, spent = perf_counter(), drain()
         if not self._unasked:
             caught_up = float(self.clock.caught_up())
             self._exposed += (caught_up - self._exposed) * (_SMOOTH if self._steps > _REPORT_EVERY else 0.5)

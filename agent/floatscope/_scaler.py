@@ -121,7 +121,11 @@ class ScalerTap:
         return optimizers
 
     def before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401 (a GradScaler)
-        if scaler in self._scalers and self._gradients.index_of(optimizer) is not None:
+        if self._gradients.index_of(optimizer) is not None:
+            if scaler not in self._scalers:
+                # One that nobody has seen being made, such as a copy, or that the user did not tell of.
+                self.follow(scaler)
+                self._last = weakref.ref(scaler)
             self._gradients.begin(optimizer)
             self._gradients.read_optimizer(optimizer, loss_scaled=self._keep_scale_of(scaler))
 

@@ -6,10 +6,10 @@ import atexit
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -259,7 +259,7 @@ class Scope:
         with _concluding:
             events = self._sampling.end_step(recorder.buffer.step, recorder.buffer.wanted, self._sink)
         finished = recorder.next_step()
-        now = time.perf_counter()
+        now = perf_counter()
         if self._last_end is not None:
             finished.own["step_time_s"] = now - self._last_end
         self._last_end = now
@@ -372,7 +372,7 @@ class Scope:
 
     def _flush_scalars(self) -> None:
         """Scalars logged after the last step still go out, with what was read since."""
-        if self._recorder.buffer.scalars or self._recorder.buffer.own:
+        if self._recorder.buffer.has_scalars:
             self._end_step()
 
 

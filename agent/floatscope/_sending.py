@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import nn
 
@@ -16,11 +17,14 @@ from floatscope import wire
 from floatscope._attach.declared import declared
 from floatscope._config import Config
 from floatscope._placement import rank_and_world
-from floatscope._record import Sink
+from floatscope._record import Sink, encodable
 from floatscope._run_name import run_name
 from floatscope._stats import variant_for, why
 
-__all__ = ["description", "sender_for"]
+__all__ = ["description", "fitting", "sender_for"]
+
+_MOST_BYTES = wire.MAX_BLOCK_BYTES // 4
+"""Of a configuration, encoded, as a server takes it."""
 
 
 def sender_for(
@@ -56,7 +60,7 @@ def sender_for(
         identity,
         config.server,
         config.token,
-        {**description(model, optimizers, scaler, config), **facts},
+        fitting({**description(model, optimizers, scaler, config), **facts}),
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
         flight=FlightRecorder(
@@ -74,9 +78,9 @@ def description(
     return {
         "torch": str(torch.__version__),
         "python": sys.version.split()[0],
-        "model": type(model).__name__,
+        "model": encodable(type(model).__name__),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "optimizers": [type(o).__name__ for o in optimizers],
+        "optimizers": [encodable(type(o).__name__) for o in optimizers],
         "scaler": type(scaler).__name__ if scaler is not None else None,
         "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
@@ -87,6 +91,17 @@ def description(
         "overhead_budget": config.overhead_budget,
         **declared(),
     }
+
+
+def fitting(told: Mapping[str, object]) -> dict[str, object]:
+    """``told``, plain data, without as many of its largest entries as a server would refuse it for."""
+    fits = dict(told)
+    sizes = {name: len(msgspec.msgpack.encode(value)) + len(name) + 8 for name, value in told.items()}
+    while sum(sizes.values()) > _MOST_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        fits[largest] = {"left out": f"{sizes[largest] >> 10} KiB, with which there would be too much"}
+        sizes[largest] = 80 + len(largest)
+    return fits
 
 
 def _statistics(model: nn.Module) -> dict[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from floatscope._device_rows import Part, Scalar, Transit
 from floatscope._sampling import Wanted
 
-__all__ = ["FIRST_SCALER", "StepBuffer", "Times"]
+__all__ = ["FIRST_SCALER", "Clipping", "StepBuffer", "Times"]
 
 FIRST_SCALER = 1
 """Its number; 0 stands for none."""
@@ -22,6 +22,21 @@ class Times(Protocol):
 
     def ready(self) -> bool: ...
     def seconds(self) -> dict[str, float]: ...
+
+
+class Clipping(NamedTuple):
+    """Gradients were clipped together, by their 2-norm."""
+
+    norm: Scalar
+    """Theirs, just before."""
+    scaled: int
+    """The scaler whose loss scale it carries; 0 for none."""
+    of: int
+    """How many of ours they are."""
+    limit: float
+    """With the same factor."""
+    smallest: float
+    """Of the limits to which these were clipped in this step."""
 
 
 @dataclass(slots=True)
@@ -62,9 +77,14 @@ class StepBuffer:
     """The scaler whose loss scale it carries; 0 for none."""
     framework_norm_of: int = 0
     """Gradients of ours in it."""
-    clip_norm: float | None = None
-    """The norm to which those are clipped, with the same factor."""
+    clipping: Clipping | None = None
+    """The last one; None when that was not by the 2-norm."""
     phases: Times | None = None
     """What events on a card will tell of the step's phases."""
     lost: str | None = "internal"
     """Why nothing of a device will come."""
+
+    @property
+    def has_scalars(self) -> bool:
+        """Whether there is anything of a step, beside what was read."""
+        return bool(self.scalars or self.own or self.clip_coefficients)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from floatscope._gradients import rate_of
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations
 from floatscope._readable import local_part, why_not
@@ -68,7 +69,7 @@ class UpdateTap:
             groups: dict[tuple[torch.device, torch.dtype, bool], _Group] = {}
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    self._add(groups, parameter, gradients=gradients, lr=group["lr"])
+                    self._add(groups, parameter, gradients=gradients, lr=rate_of(group))
             for begun in groups.values():
                 begun.before = torch.cat(begun.samples)
                 if begun.judged:

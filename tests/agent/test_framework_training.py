@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from floatscope import Scope, watch
-from floatscope._attach import declared
+from floatscope._attach import declared, masking
 from floatscope._memory import MemorySink
 from floatscope.integrations._arguments import of_dataclass, plain
 from floatscope.integrations._training import FrameworkTraining, check_options, claim, end_stale, is_claimed
@@ -203,7 +203,11 @@ class Arguments:
 def test_arguments_become_plain_data() -> None:
     told = of_dataclass(Arguments())
     assert told == {"strategy": "steps", "folder": "a/b", "rate": "inf", "names": ["x"], "model": "Linear"}
-    assert len(str(plain("a" * 10_000))) == 512
+    assert len(str(plain("a" * 100_000))) == 16 << 10
+    # Cut to their length only where secrets are masked: half of one looks like none.
+    for secret, half in (("hf_abcdefghijklmnopqrstuvwx", "hf_abc"), ("https://me:verysecret@host/x", "me:v")):
+        for filled in range(470, 513):
+            assert half not in str(masking.plain(plain({"prompt": f"{'w ' * (filled // 2)}{secret}"})))
 
 
 def test_the_facts_of_a_framework_join_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

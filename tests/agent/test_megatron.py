@@ -151,6 +151,8 @@ def test_gradients_are_read_before_they_are_unscaled_and_clipped(attach: Attach,
     assert first.scalars["grad_norm"] == pytest.approx(26**0.5)
     assert first.scalars["grad_norm/framework"] == pytest.approx(26**0.5)
     assert first.scalars["clip_coef"] == pytest.approx(26**-0.5, rel=1e-5)
+    assert first.scalars["clip_norm"] == CLIP
+    assert first.scalars["grad_norm/clipped"] == pytest.approx(CLIP, rel=1e-5)
     assert first.scalars["lr"] == 0.5
     assert [record.scalars["skipped"] for record in (first, second, third)] == [0.0, 1.0, 0.0]
     assert [record.scalars["loss_scale"] for record in (first, second, third)] == [4.0, 4.0, 2.0]
@@ -280,6 +282,33 @@ def test_what_gradients_are_to_other_ranks(
     assert ranks.norm == "grad_sumsq_share"
     assert not any(shared.partial for shared in shared_parameters(wrapper, 3, 4))
     assert all(shared.partial for shared in shared_parameters(wrapper, 3, 8)), "where there are others"
+
+
+def test_an_older_wrapper_has_the_groups_of_its_process(
+    wrapped: Callable[..., tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, wrapper = wrapped()
+    state: Any = types.ModuleType("megatron.core.parallel_state")
+    tensor, pipeline = wrapper.tp_group, wrapper.pp_group
+    state.get_tensor_model_parallel_group = lambda: tensor
+    state.get_pipeline_model_parallel_group = lambda: pipeline
+    monkeypatch.setitem(sys.modules, state.__name__, state)
+    wanted = Ranks(model, 3, 4).of("grad", model[0].weight, model[0].weight)
+    del wrapper.tp_group, wrapper.pp_group
+    assert Ranks(model, 3, 4).of("grad", model[0].weight, model[0].weight) == wanted == (Placement("shard", 1), "")
+
+
+@pytest.mark.parametrize("flag", ["use_megatron_fsdp", "use_custom_fsdp", None])
+def test_a_configuration_of_any_age_is_understood(attach: Attach, megatron: Any, flag: str | None) -> None:  # noqa: ANN401
+    model = layers()
+    optimizer = megatron.DistributedOptimizer([model[0].weight], [model[1].weight])
+    optimizer.ddp_config = SimpleNamespace(**({flag: True} if flag else {}))
+    scope, _ = attach(model, activations_every=0)
+    optimizer.copies, optimizer.held = [], []
+    optimizer.prepare_grads()
+    scope.step()
+    reasons = scope.coverage["reasons"]
+    assert any("Megatron's own FSDP" in reason for reason in reasons) == (flag is not None)
 
 
 def test_stages_of_a_pipeline_are_not_merged(wrapped: Callable[..., tuple[Any, Any]]) -> None:

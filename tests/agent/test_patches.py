@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from floatscope._guard import Guard
+from floatscope._guard import Guard, RefusedValueError, swallowed
 from floatscope._patches import active_patches, observe
 
 
@@ -80,3 +81,22 @@ def test_a_later_wrapper_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch)
         assert active_patches() == []
     Base.double = ours.__wrapped__  # type: ignore[method-assign]
     assert Base().double(5) == 10
+
+
+def test_a_log_that_raises_keeps_nothing_from_the_program() -> None:
+    Guard.reraise = False
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("nobody reads this any more")
+
+    handler = Broken()
+    logging.getLogger().addHandler(handler)
+    try:
+        with Guard("a log was tried"):
+            raise RuntimeError("ours")
+        with Guard("a value was tried"):
+            raise RefusedValueError("not this one")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert swallowed()["a log was tried"] == swallowed()["a value was tried"] == 1

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from floatscope._record import encodable
 
 __all__ = ["MASK", "is_secret", "masked", "masked_command", "plain"]
 
 MASK = "***"
 _LONGEST = 512
 """Characters of a text; a server takes no longer ones."""
+_LOOKED_AT = 8192
+"""Characters of a text in which secrets are looked for. Of what comes after these nothing is shown."""
+_COMMAND_BYTES = 64 << 10
+"""Of all words of a command line together; a server takes a quarter of a MiB for all that is told of a run."""
 _MOST = 400
 """Entries of one mapping or list."""
 _DEEPEST = 4
@@ -32,12 +38,16 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ASSIGNMENT = re.compile(
     r"""(?P<name>[A-Za-z_][\w.\-]{0,80})(?P<between>["']?\s*[:=]\s*)(?P<quote>["']?)(?P<value>[^\s"',;&}\])]+)"""
 )
-_OPTION_WITH_VALUE = re.compile(r"(?P<name>--?[A-Za-z][\w.\-]*)(?P<between>\s+)(?P<value>[^\s-]\S*)")
-_PATTERNS = (
+_OPTION_WITH_VALUE = re.compile(r"(?P<name>--?[A-Za-z][\w.\-]{0,80})(?P<between>\s+)(?P<value>[^\s-]\S*)")
+# Each begins in few places, or is bounded: with a text of one long word others take the square of its length.
+_PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*-----.*?(-----END [A-Z ]*-----|$)", re.DOTALL), MASK),
     # A password may hold an @ of its own: up to the last one before the path.
-    (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/]*@"), rf"\g<kept>{MASK}@"),
-    (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]*://[^\s?#\"']+[?#])[^\s\"']+"), rf"\g<kept>{MASK}"),
+    (re.compile(r"(?P<kept>[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/]*@"), rf"\g<kept>{MASK}@"),
+    (
+        re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s\"']+"),
+        lambda found: re.sub(r"(?<=[?#]).+", MASK, found[0]),
+    ),
     (re.compile(r"(?P<kept>\b(?:Bearer|Basic|Token)\s+)[^\s\"']{6,}", re.IGNORECASE), rf"\g<kept>{MASK}"),
     (
         re.compile(
@@ -48,7 +58,10 @@ _PATTERNS = (
     ),
     (re.compile(r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{12,}"), MASK),
     (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]+(?:\.[\w\-]+)?"), MASK),
-    (re.compile(r"[\w.+\-]+@(?P<kept>[\w\-]+(?:\.[\w\-]+)+)"), rf"{MASK}@\g<kept>"),
+    (
+        re.compile(r"[\w.+\-]+(?P<kept>@[\w\-]+(?:\.[\w\-]+)+)?"),
+        lambda found: found[0] if found["kept"] is None else f"{MASK}{found['kept']}",
+    ),
     # Letters and digits in one word of 32 or more, as no word that a person writes.
     (re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{32,}(?![A-Za-z0-9])"), MASK),
     # A secret key of AWS: 40 characters of base64, small and capital letters and digits among them.
@@ -60,6 +73,7 @@ _PATTERNS = (
         MASK,
     ),
 )
+_CUT_CREDENTIALS = re.compile(r"(?P<kept>://)[^\s/]*\Z")
 _HOMES = re.compile(r"(?P<start>^|[^\w.~])(?:/home/|/Users/|/export/home/|[A-Za-z]:\\Users\\|\\Users\\)[^/\\\s\"':,;]+")
 _ROOT = re.compile(r"(?P<start>^|[^\w./~])/root(?=/|$|[\s\"':,;])")
 
@@ -78,6 +92,9 @@ def is_secret(name: str, value: object = "") -> bool:
 def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """``text`` without secrets and without user names, at most 512 characters of it."""
     # Before anything is cut off: half of a secret may look like none.
+    text, more = encodable(text[:_LOOKED_AT]), len(text) > _LOOKED_AT
+    if more:
+        text = _CUT_CREDENTIALS.sub(rf"\g<kept>{MASK}", text)
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     text = _OPTION_WITH_VALUE.sub(_mask_value, _ASSIGNMENT.sub(_mask_value, text))
@@ -87,6 +104,9 @@ def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
     text = _ROOT.sub(r"\g<start>~", _HOMES.sub(r"\g<start>~", text))
     for name in _user_names(environment):
         text = re.sub(rf"(?:(?<=[/\\=:~])|^){re.escape(name)}(?=[/\\@:\s\"',;]|$)", MASK, text)
+    if more and len(text) <= _LONGEST:
+        # So much was masked that its end would show, where a word was cut that may be half of a secret.
+        text = f"{text.rpartition(' ')[0]}..."
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -106,7 +126,9 @@ def masked_command(words: Sequence[str], environment: Mapping[str, str] = os.env
     """A command line without secrets: ``--api-key VALUE``, ``--api-key=VALUE``, ``key=VALUE``, and what looks so."""
     told: list[str] = []
     hide = False
-    for word in words:
+    room = _COMMAND_BYTES
+    # Before they are looked at: a shell may have put in the names of all files of a data set.
+    for word in words[:_MOST]:
         option = word.startswith("-")
         if hide and not option:
             told.append(MASK)
@@ -114,7 +136,11 @@ def masked_command(words: Sequence[str], environment: Mapping[str, str] = os.env
             continue
         hide = option and "=" not in word and is_secret(word, "text")
         told.append(masked(word, environment))
-    return told[:_MOST]
+        room -= len(told[-1].encode())
+        if room < 0:
+            told[-1] = "..."
+            break
+    return told
 
 
 def plain(value: object, name: str = "", *, depth: int = 0, environment: Mapping[str, str] = os.environ) -> object:

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from floatscope._config import Config
 
     command = args.cmd[1:] if args.cmd[:1] == ["--"] else args.cmd
-    if not command:
+    if not command or not command[0]:  # an empty word, as of a variable that is not set
         return _say("no command is given; write it after --, as in: floatscope run -- python train.py", 2)
     try:
         Config(run=args.name, server=args.server)

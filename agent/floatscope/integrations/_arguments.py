@@ -10,8 +10,9 @@ from pathlib import PurePath
 
 __all__ = ["of_dataclass", "plain"]
 
-_TEXT = 512
-"""Most characters of a value."""
+_TEXT = 16 << 10
+"""Most characters of a value. More than are looked through for secrets, of which half would look like none: what is
+told is cut to its length there."""
 _ITEMS = 256
 """Most items of a list or a mapping: arguments may hold a whole label table."""
 _DEPTH = 6

@@ -75,9 +75,11 @@ def test_a_command_that_cannot_be_run(environment: Environment, tmp_path: Path) 
     plain.write_text("text")
     refused = start(str(plain), env=environment)
     assert (refused.returncode, "Permission denied" in refused.stderr) == (126, True)
-    nothing = subprocess.run([sys.executable, "-m", "floatscope", "run"], capture_output=True, text=True, check=False)
-    assert nothing.returncode == 2
-    assert "floatscope run -- python train.py" in nothing.stderr
+    for words in ([], ["--", "", "train.py"]):
+        line = [sys.executable, "-m", "floatscope", "run", *words]
+        nothing = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert nothing.returncode == 2
+        assert "floatscope run -- python train.py" in nothing.stderr
 
 
 @pytest.mark.parametrize("option", [["--name", "a/b"], ["--server", "nonsense"]], ids=["name", "server"])

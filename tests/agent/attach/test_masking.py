@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 
 from floatscope._attach import declared
 from floatscope._attach.masking import MASK, is_secret, masked, masked_command, plain
+from floatscope._sending import fitting
 
 HOME = {"HOME": "/home/marie", "USER": "marie"}
 
@@ -115,6 +118,49 @@ def test_command_lines() -> None:
             "~/y",
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "0", "-a", "a.", "eyJ", "a://", "://a?", "a@", "-----BEGIN ", "/home/", "a =", "ä"]
+)
+def test_long_texts_take_no_longer_than_they_are(text: str) -> None:
+    # As long as a word of a command line may be. It was minutes, in which nothing else of the program runs.
+    begun = time.process_time()
+    masked(text * ((1 << 17) // len(text)), HOME)
+    assert time.process_time() - begun < 30.0
+
+
+def test_half_of_a_secret_does_not_show() -> None:
+    # The first 8192 characters end inside of the last word, and nearly all before it is masked.
+    text = f"token={'x' * 8170} hf_abcdefghijklmnopqrstuvwxyz"
+    assert masked(text, HOME) == f"token={MASK}..."
+    assert masked(f"https://a:{'x' * 8192}@host", HOME) == "..."
+    assert masked(f"curl https://h?{'x' * 9000}", HOME) == "curl..."
+    assert masked(f"{'word ' * 2000}https://a:xyz@host", HOME).startswith("word word")
+
+
+def test_a_command_line_is_bounded() -> None:
+    assert len(masked_command(["data/1.jpg"] * 100_000, HOME)) == 400
+    long = masked_command(["\u044f" * 500] * 400, HOME)
+    assert sum(len(word.encode()) for word in long) < 66 << 10
+    assert long[-1] == "..."
+
+
+def test_bytes_that_are_no_text_are_escaped() -> None:
+    word = os.fsdecode(b"runs/\xff.pt")
+    assert masked_command(["python", word], HOME) == ["python", "runs/\\udcff.pt"]
+    assert plain({word: Path(word)}, environment=HOME) == {"runs/\\udcff.pt": "runs/\\udcff.pt"}
+
+
+def test_what_would_be_too_much_for_a_server_is_left_out() -> None:
+    told = {"model": "GPT", "arguments": {f"a{i}": "x" * 500 for i in range(600)}, "command": ["y" * 500] * 100}
+    fits = fitting(told)
+    assert fits == {
+        "model": "GPT",
+        "arguments": {"left out": "297 KiB, with which there would be too much"},
+        "command": told["command"],
+    }
+    assert fitting(fits) == fits
 
 
 def test_arguments_are_plain_and_bounded() -> None:

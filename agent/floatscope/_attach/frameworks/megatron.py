@@ -11,7 +11,7 @@ import torch
 
 from floatscope._guard import Guard
 from floatscope._megatron import megatron_parameters
-from floatscope._megatron_ranks import wrappers
+from floatscope._megatron_ranks import pipeline_group, tensor_group, wrappers
 from floatscope._patches import observe
 from floatscope.integrations._arguments import of_dataclass, plain
 from floatscope.integrations._training import FrameworkTraining, is_claimed, take
@@ -78,8 +78,8 @@ def _begin(wrapper: Any) -> None:  # noqa: ANN401
             "framework": {"name": "megatron", "version": sys.modules["megatron.core"].__version__},
             "declared_precision": "bf16" if config.bf16 else "fp16" if config.fp16 else "fp32",
             "distributed_optimizer": wrapper.ddp_config.use_distributed_optimizer,
-            "tensor_parallel": wrapper.tp_group.size(),
-            "pipeline_parallel": wrapper.pp_group.size(),
+            "tensor_parallel": tensor_group(wrapper).size(),
+            "pipeline_parallel": pipeline_group(wrapper).size(),
         },
         arguments={"megatron": _arguments(config)},
         ends_at_forward=True,
