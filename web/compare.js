@@ -31,21 +31,22 @@ export function createCompare(store, reload) {
       return { name, gone: false, alerts, series: new Map(answer.map((/** @type {import("./data/series.js").SeriesAnswer} */ one) => [one.name, seriesFrom(one)])) };
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 404) throw error;
-      return { name, gone: true, alerts: [], series: new Map() };
+      return noRun(name);
     }
   }
 
   /** @param {State} state */
   function follow({ route, session, link, runs, compare }) {
-    if (route.page !== "compare" || !session?.scope) return void ([curvesFor, layersFor] = ["", ""]);
+    if (route.page !== "compare" || !session?.scope || runs.data === null) return void ([curvesFor, layersFor] = ["", ""]);
     const names = namesIn(route.own["runs"] ?? "");
+    const known = new Set(runs.data.map((run) => run.name));
     const stretch = route.own["x"] ? { from: null, to: null } : { from: route.from, to: route.to };
-    const pair = pairOf(route.own, names.length).map((place) => names[place] ?? "");
+    const pair = pairOf(route.own, names.length).map((place) => names[place] ?? "").map((name) => (known.has(name) ? name : ""));
     const kind = route.kind === AUTO_KIND ? "grad" : route.kind;
     const metric = route.own["of"] || "headroom";
     const since = link.status === "open" ? link.since : "";
-    const [curves, layers] = [JSON.stringify([names, stretch, since]), JSON.stringify([pair, kind, metric, route.from, route.to, Boolean(route.own["x"]), since])];
-    const steps = JSON.stringify((runs.data ?? []).filter((run) => names.includes(run.name)).map((run) => [run.name, run.attempt, run.steps, run.state]));
+    const [curves, layers] = [JSON.stringify([names.map((name) => [name, known.has(name)]), stretch, since]), JSON.stringify([pair, kind, metric, route.from, route.to, Boolean(route.own["x"]), since])];
+    const steps = JSON.stringify(runs.data.filter((run) => names.includes(run.name)).map((run) => [run.name, run.attempt, run.steps, run.state]));
     const late = steps !== heard && link.status === "open" && !document.hidden && Date.now() - loadedAt > AGAIN_MS;
     if (curves === curvesFor && layers === layersFor && !late) return;
     const newCurves = curves !== curvesFor || late;
@@ -53,7 +54,7 @@ export function createCompare(store, reload) {
     const other = layers !== layersFor;
     [curvesFor, layersFor, heard, loadedAt] = [curves, layers, steps, Date.now()];
     if (other && compare.apart.data !== null) store.set({ compare: { ...store.get().compare, apart: IDLE } });
-    if (newCurves) void load("curves", (signal) => Promise.all(names.map((name) => curvesOf(name, { names: NAMES.join(","), ...stretch, points: 800 }, signal))));
+    if (newCurves) void load("curves", (signal) => Promise.all(names.map((name) => (known.has(name) ? curvesOf(name, { names: NAMES.join(","), ...stretch, points: 800 }, signal) : noRun(name)))));
     if (newLayers && pair[0] !== pair[1] && pair.every((name) => name !== "")) {
       const fields = new URLSearchParams({ what: "heatmap", kind, metric, columns: "240" });
       for (const name of pair) fields.append("run", name);
@@ -64,6 +65,9 @@ export function createCompare(store, reload) {
 
   return { follow };
 }
+
+/** What is left of a run that is no more. @param {string} name @returns {import("./state.js").Curves} */
+const noRun = (name) => ({ name, gone: true, alerts: [], series: new Map() });
 
 /** Which two of the list are held against one another. @param {Readonly<Record<string, string>>} own @param {number} many @returns {[number, number]} */
 export function pairOf(own, many) {

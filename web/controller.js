@@ -166,7 +166,8 @@ export function createController(store) {
   /** @param {any} message */
   function onMessage(message) {
     const state = store.get();
-    if (message.type === "welcome") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    if (message.type === "welcome" || message.type === "alive") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    if (message.type === "gone") return store.set({ runs: { ...state.runs, data: (state.runs.data ?? []).filter((run) => run.name !== message.run) } });
     if (message.type === "run") {
       const runs = state.runs.data ?? [];
       const before = runs.find((run) => run.name === message.run.name);
@@ -185,7 +186,7 @@ export function createController(store) {
     for (const ear of ears) ear(message);
     if (message.type === "scalars") onScalars(message.points);
     else if (message.type === "devices") {
-      const oldest = (Date.now() + state.skew - DEVICE_SECONDS * 1000) * 1e6;
+      const oldest = (Date.now() + (state.skew ?? 0) - DEVICE_SECONDS * 1000) * 1e6;
       const kept = (state.devices.data ?? []).filter((sample) => sample.time_ns > oldest);
       store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
     } else if (message.type === "events") {
@@ -244,14 +245,13 @@ export function createController(store) {
   return {
     onRoute,
     reload,
+    offline: live.drop,
     /** @param {(message: any) => void} ear hears the live messages of the open run; "resync": everything has to be asked for again */
     hear: (ear) => void ears.add(ear),
     retry: () => (store.get().session === null ? void start() : (live.retry(), reload())),
     start,
     /** @param {Partial<Route>} change */
-    navigate(change) {
-      location.hash = changed(change);
-    },
+    navigate: (change) => void (location.hash = changed(change)),
     /** As `navigate`, without a step of its own on the way back: for what is typed. @param {Partial<Route>} change */
     replace: (change) => location.replace(changed(change)),
     /** @param {Partial<Route>} change as a link that can be opened elsewhere */

@@ -25,6 +25,15 @@ export function createDesk(store, reload) {
   let shownFor = "";
   let tallies = "";
   let loadedAt = 0;
+  /** What has been typed of rules and not saved, by run: it is there again when its tab is. @type {Map<string, Record<string, string>>} */
+  const unsaved = new Map();
+  /** The run whose rules are shown, "" for all. @type {string | null} */
+  let rulesOf = null;
+
+  function leaveRules() {
+    if (rulesOf !== null) unsaved.set(rulesOf, store.get().desk.draft);
+    rulesOf = null;
+  }
 
   /** @param {Partial<DeskState>} change */
   const set = (change) => store.set({ desk: { ...store.get().desk, ...change } });
@@ -76,14 +85,21 @@ export function createDesk(store, reload) {
   /** Loads when another tab, another right or a new link calls for it, and now and then. @param {State} state */
   function follow(state) {
     const { route, session, link } = state;
-    if (route.page !== "alerts" || !session?.scope) return void (shownFor = "");
+    if (route.page !== "alerts" || !session?.scope) {
+      leaveRules();
+      return void (shownFor = "");
+    }
     const { tab, endpoint, outcome, run } = route.desk;
     const now = `${session.scope} ${tab} ${link.status === "open" ? link.since : ""} ${endpoint} ${outcome} ${tab === "rules" ? encodeURIComponent(run) : ""}`;
     const before = tallies;
     tallies = (state.runs.data ?? []).map(({ alerts, alerts_past: past }) => Object.values(alerts).concat(Object.values(past)).join()).join(" ");
     if (now !== shownFor) {
       const [, formerTab, ...former] = shownFor.split(" ");
-      if (formerTab !== tab || (tab === "rules" && former.at(-1) !== now.split(" ").at(-1))) set({ asked: "", draft: {}, refused: null, secret: null, preview: null, shown: PAGE_ROWS });
+      if (formerTab !== tab || (tab === "rules" && former.at(-1) !== now.split(" ").at(-1))) {
+        leaveRules();
+        rulesOf = tab === "rules" ? run : null;
+        set({ asked: "", draft: (rulesOf === null ? null : unsaved.get(rulesOf)) ?? {}, refused: null, secret: null, preview: null, shown: PAGE_ROWS });
+      }
       shownFor = now;
       return refresh();
     }

@@ -4,7 +4,7 @@ import { getBlock, getJson, runPath } from "./api.js";
 import { heatPath } from "./data/paths.js";
 import { float32 } from "./data/fsb1.js";
 import { gridFrom } from "./data/grid.js";
-import { LAYER_METRICS, layerSeriesFrom, updateRatio } from "./data/layer-series.js";
+import { LAYER_METRICS, layerSeriesFrom } from "./data/layer-series.js";
 
 /** Cells of a small chart. */
 const POINTS = 240;
@@ -23,13 +23,12 @@ export async function fetchLayer({ run, kind, format, from, to, layer, index }, 
   const query = { kind, from, to };
   const grid = (/** @type {string} */ metric) => fetchGrid(run, { ...query, format, metric, layers: index ?? layer }, signal);
   const series = (/** @type {string} */ of, /** @type {string} */ metrics) => getJson(runPath(run, "/series", { ...query, layer, kind: of, metrics, format, points: POINTS }), signal);
-  const [histogram, headroom, absmax, own, updates, weights] = await Promise.all([
+  const [histogram, headroom, absmax, own, updates] = await Promise.all([
     getJson(runPath(run, "/histogram", { ...query, layer }), signal),
     grid("headroom"),
     grid("absmax"),
     series(kind, LAYER_METRICS.join(",")),
-    series("update", "rms"),
-    series("weight", "rms"),
+    series("update", "ratio"),
   ]);
-  return { histogram, headroom, absmax, series: layerSeriesFrom(own), ratio: updateRatio(updates, weights) };
+  return { histogram, headroom, absmax, series: layerSeriesFrom(own), ratio: layerSeriesFrom(updates, ["ratio"]) };
 }

@@ -1,4 +1,4 @@
-/** The live socket: opens again by itself, and says at any time how the link is. */
+/** The live socket: opens again by itself, and says at any time how the link is, and since when it is lost. */
 
 import { reconnectDelay } from "./data/backoff.js";
 import { decodeBlock } from "./data/fsb1.js";
@@ -6,11 +6,16 @@ import { decodeBlock } from "./data/fsb1.js";
 /** @typedef {import("./data/fsb1.js").Block} Block */
 /**
  * @typedef {object} Link
- * @property {"connecting" | "open" | "waiting" | "off"} status
- * @property {number} since milliseconds of the wall clock
- * @property {number | null} retryAt
+ * @property {"connecting" | "open" | "waiting" | "off"} status connecting: for the first time; waiting: lost
+ * @property {number} since milliseconds of the wall clock; of a lost link, when something came over it last
+ * @property {number | null} retryAt null: being tried
  */
 /** @typedef {{ type: "subscribe", run: string, heat: { kind: string, metric: string, format: string } | null } | { type: "unsubscribe" }} Wish */
+
+/** The server gives a sign of life every 10 s: one may be late, two are missing. */
+const SILENT_MS = 25_000;
+
+const LOOK_MS = 5000;
 
 /**
  * @param {{ onMessage: (message: any) => void, onBlock: (block: Block) => void, onLink: (link: Link) => void, onOpen: (again: boolean) => void }} handlers
@@ -24,35 +29,57 @@ export function createLive({ onMessage, onBlock, onLink, onOpen }) {
   let wish = { type: "unsubscribe" };
   let failures = 0;
   let opened = false;
+  let heardAt = 0;
+  let triedAt = 0;
+  /** @type {number | null} */
+  let lostAt = null;
 
   function open() {
     clearTimeout(timer);
-    onLink({ status: "connecting", since: Date.now(), retryAt: null });
+    triedAt = Date.now();
+    onLink({ status: lostAt === null ? "connecting" : "waiting", since: lostAt ?? Date.now(), retryAt: null });
     const url = new URL("/live/v1", location.href);
     url.protocol = url.protocol.replace("http", "ws");
     const own = (socket = new WebSocket(url));
     own.binaryType = "arraybuffer";
     own.onopen = () => {
       failures = 0;
+      lostAt = null;
+      heardAt = Date.now();
       onLink({ status: "open", since: Date.now(), retryAt: null });
       own.send(JSON.stringify(wish));
       onOpen(opened);
       opened = true;
     };
-    own.onmessage = ({ data }) => (typeof data === "string" ? onMessage(JSON.parse(data)) : onBlock(decodeBlock(data)));
-    own.onclose = () => {
-      if (socket !== own) return;
-      socket = null;
-      const delay = reconnectDelay(failures++, Math.random());
-      onLink({ status: "waiting", since: Date.now(), retryAt: Date.now() + delay });
-      timer = window.setTimeout(open, delay);
+    own.onmessage = ({ data }) => {
+      heardAt = Date.now();
+      if (typeof data === "string") onMessage(JSON.parse(data));
+      else onBlock(decodeBlock(data));
     };
+    own.onclose = () => lose(own);
   }
+
+  /** @param {WebSocket | null} own */
+  function lose(own) {
+    if (socket === null || socket !== own) return;
+    socket = null;
+    own.close();
+    lostAt ??= heardAt || Date.now();
+    const delay = reconnectDelay(failures++, Math.random());
+    onLink({ status: "waiting", since: lostAt, retryAt: Date.now() + delay });
+    timer = window.setTimeout(open, delay);
+  }
+
+  // A connection whose other end is out of reach closes only after many minutes, and none does while the machine sleeps.
+  setInterval(() => Date.now() - Math.max(heardAt, triedAt) > SILENT_MS && lose(socket), LOOK_MS);
 
   return {
     open,
+    /** The machine has no network. */
+    drop: () => lose(socket),
     close() {
       clearTimeout(timer);
+      lostAt = null;
       const own = socket;
       socket = null;
       own?.close();

@@ -104,6 +104,7 @@ addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash
 addEventListener("resize", () => (store.set({ width: innerWidth }), list.scrolled()));
 addEventListener("scroll", list.scrolled, { passive: true });
 addEventListener("online", controller.retry);
+addEventListener("offline", controller.offline);
 wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 render(store.get());

@@ -27,7 +27,7 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {Grid} headroom
  * @property {Grid} absmax
  * @property {import("./data/layer-series.js").LayerSeries} series
- * @property {ReturnType<typeof import("./data/layer-series.js").updateRatio>} ratio
+ * @property {import("./data/layer-series.js").LayerSeries} ratio of updates to weights
  */
 /** @typedef {{ step: number, row: number }} Cursor row -1: on a chart, no layer */
 /**
@@ -40,7 +40,7 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {Session | null} session null: not asked yet
  * @property {ApiError | null} sessionError
  * @property {import("./live.js").Link} link
- * @property {number} skew server's clock minus ours, milliseconds
+ * @property {number | null} skew server's clock minus ours, milliseconds; null: not told yet
  * @property {Load<RunItem[]>} runs
  * @property {Load<RunDetail>} detail
  * @property {Load<Alert[]>} alerts
@@ -77,7 +77,7 @@ export function initialState(given) {
     session: null,
     sessionError: null,
     link: { status: "off", since: Date.now(), retryAt: null },
-    skew: 0,
+    skew: null,
     runs: IDLE,
     detail: IDLE,
     alerts: IDLE,
@@ -144,11 +144,20 @@ export function presentAttempt(state, run) {
   return { n: attempt?.n ?? null, started: started === null ? null : Date.parse(started) };
 }
 
-/** Seconds without a sign of life from a run that is said to be live, else null. @param {State} state @param {RunItem} run */
+/**
+ * Seconds without a sign of life from a run that is said to be live, else null. Without a link nobody can tell: those up to when it was lost.
+ * @param {State} state @param {RunItem} run
+ */
 export function silentSeconds(state, run) {
-  if (run.state !== "live" || run.heartbeat_at === null) return null;
-  const silent = (state.now + state.skew - Date.parse(run.heartbeat_at)) / 1000;
+  if (run.state !== "live" || run.heartbeat_at === null || state.skew === null) return null;
+  const now = state.link.status === "open" ? state.now : state.link.since;
+  const silent = (now + state.skew - Date.parse(run.heartbeat_at)) / 1000;
   return silent > SILENT_S ? silent : null;
+}
+
+/** The server's clock, milliseconds. @param {Pick<State, "now" | "skew">} state */
+export function serverNow({ now, skew }) {
+  return now + (skew ?? 0);
 }
 
 /** The agent's heartbeat comes every 10 s: one may be late, two are missing. */

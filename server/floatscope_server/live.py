@@ -22,6 +22,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.query.devices import sample_of
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.layertable import log2_limits
+from floatscope_server.query.ratio import live_ratio
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
@@ -209,7 +210,9 @@ class LiveHub:
 
     def _items(self, run: str) -> list[str]:
         with self._store.read() as session:
-            return [encode_json({"type": "run", "run": item}).decode() for item in run_list(session, [run])]
+            found = run_list(session, [run])
+        messages = [{"type": "run", "run": item} for item in found] or [{"type": "gone", "run": run}]
+        return [encode_json(message).decode() for message in messages]
 
     async def _flush(self, run: str, pending: _Pending) -> None:
         for text in await asyncio.to_thread(_texts, run, pending):
@@ -268,6 +271,8 @@ def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapp
         shown = [layers[index] for index in rows]
         limits = log2_limits(shown, heat.kind, heat.format, metric)
         plane = metric.plane(frame, limits[frame.layers])
+        if metric.over is not None:
+            plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
         steps = columns.setdefault(tuple(rows), {})
         for step, values in enumerate(plane, frame.first_step):
             steps[step] = worse(steps[step], values) if step in steps else values

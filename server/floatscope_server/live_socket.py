@@ -15,6 +15,7 @@ from floatscope_server.jsontext import encode_json
 from floatscope_server.live import Heat, Viewer
 from floatscope_server.models import Run
 from floatscope_server.query.fields import METRICS
+from floatscope_server.query.ratio import problem_of_kind
 from floatscope_server.responses import error_body
 from floatscope_server.security import admit_socket
 from floatscope_server.services import Services, services_of
@@ -27,6 +28,8 @@ _MAX_TEXT = 4096
 _STUCK_S = 20.0
 _TRY_AGAIN = 1013
 _POLICY = 1008
+_ALIVE_S = 10.0
+"""Between two signs of life: a browser is not told of a connection that was lost on the way."""
 _SESSION_S = 1.0
 """Between two looks whether the session still holds."""
 
@@ -68,7 +71,8 @@ async def live_socket(socket: WebSocket) -> None:
     sender = asyncio.create_task(_send(socket, viewer))
     reader = asyncio.create_task(_receive(socket, viewer, services))
     session = asyncio.create_task(_signed_out(socket, services))
-    tasks = (sender, reader, session)
+    alive = asyncio.create_task(_alive(viewer, services))
+    tasks = (sender, reader, session, alive)
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -81,6 +85,12 @@ async def live_socket(socket: WebSocket) -> None:
     if done == {session}:
         async with asyncio.timeout(_STUCK_S):
             await socket.close(_POLICY, "the session has ended")
+
+
+async def _alive(viewer: Viewer, services: Services) -> None:
+    while True:
+        await asyncio.sleep(_ALIVE_S)
+        viewer.put(encode_json({"type": "alive", "server_time": services.store.now()}).decode())
 
 
 async def _signed_out(socket: WebSocket, services: Services) -> None:
@@ -143,6 +153,8 @@ def _problem(look: _Look | None) -> str | None:
         return f"unknown kind {look.kind[:40]!r}; known are {', '.join(wire.KINDS)}"
     if look.metric not in METRICS:
         return f"unknown metric {look.metric[:40]!r}; known are {', '.join(METRICS)}"
+    if (problem := problem_of_kind(look.metric, look.kind)) is not None:
+        return problem
     if look.format != "auto" and look.format not in formats:
         return f"unknown format {look.format[:40]!r}; known are auto, {', '.join(formats)}"
     return None

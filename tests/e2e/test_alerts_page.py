@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -158,6 +159,43 @@ def test_a_rule_is_changed_tried_refused_and_saved(visit: Visit) -> None:
     expect(preview).not_to_contain_text("Loss diverges")
     page.get_by_role("button", name="Discard").click()
     expect(ratio).to_have_value("50")
+
+
+def test_what_is_not_saved_is_there_again(visit: Visit) -> None:
+    page = visit.page
+    visit.go("alerts/rules?kind=limits")
+    near = page.get_by_label("near_bits", exact=True)
+    near.fill("2.5")
+    page.get_by_role("link", name="Endpoints").click()
+    expect(page.get_by_role("button", name="Add endpoint")).to_be_visible()
+    page.get_by_role("link", name="Runs").click()
+    visit.go("alerts/rules?kind=limits")
+    expect(near).to_have_value("2.5")
+    expect(page.get_by_role("status").filter(has_text="1 not saved")).to_be_visible()
+    # The rules of one run are others.
+    page.get_by_role("combobox", name="For", exact=True).select_option(MARKUP)
+    expect(page.get_by_text("Nothing to save")).to_be_visible()
+    expect(near).to_have_value("1")
+    page.get_by_role("combobox", name="For", exact=True).select_option("")
+    expect(near).to_have_value("2.5")
+    page.get_by_role("button", name="Discard").click()
+    expect(near).to_have_value("1")
+
+
+def test_parameters_are_named_in_chinese_beside_the_name_they_have(visit: Visit) -> None:
+    page = visit.page
+    with urllib.request.urlopen(f"{visit.url}/api/v1/rules", timeout=60) as answer:
+        rules = {rule["rule"] for rule in json.load(answer)}
+    visit.go("alerts/rules")
+    page.get_by_role("button", name="\u4e2d\u6587").click()
+    for rule in sorted(rules):
+        visit.go(f"alerts/rules?kind={rule}")
+        shown = page.locator(f"[id^='gloss-{rule}.']")
+        shown.first.wait_for()
+        glosses = shown.all_inner_texts()
+        assert len(glosses) == page.locator(f"[id^='rule-{rule}.']").count()
+        assert all(re.search("[\u4e00-\u9fff]", gloss) for gloss in glosses), (rule, glosses)
+    page.get_by_role("button", name="English").click()
 
 
 def test_who_may_only_read_is_told_so_and_offered_nothing_else(visit: Visit) -> None:

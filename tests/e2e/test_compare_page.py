@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from floatscope import wire
@@ -150,9 +151,42 @@ def test_a_run_that_is_deleted_while_it_is_shown(visit: Visit) -> None:
     expect(loss.locator(".scatterlayer .trace")).to_have_count(2, timeout=30_000)
     request = urllib.request.Request(f"{visit.url}/api/v1/runs/{DOOMED}", method="DELETE")
     urllib.request.urlopen(request).close()
-    page.reload()
+    # Nobody has to ask anew.
     expect(page.get_by_role("listitem").filter(has_text=DOOMED)).to_contain_text("no such run")
     expect(loss.locator(".scatterlayer .trace")).to_have_count(1, timeout=30_000)
+
+
+def test_more_runs_than_are_drawn_are_named(visit: Visit) -> None:
+    _compare(visit, HALF, BRAIN, *(f"no run {i}" for i in range(9)))
+    expect(visit.page.locator(".compare-runs > li")).to_have_count(8)
+    expect(visit.page.get_by_role("status").filter(has_text="At most 8 runs")).to_contain_text("left out: 3 (no run 6")
+
+
+def test_the_comparison_is_a_click_away_and_begins_with_the_open_run(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"run/{quote(BRAIN, safe='')}/config")
+    page.get_by_role("navigation", name="Place").get_by_role("link", name="Compare").click()
+    expect(page.locator(".compare-runs li").first).to_contain_text(BRAIN)
+    page.get_by_label("Add run").fill(HALF)
+    page.get_by_label("Add run").press("Enter")
+    expect(page.get_by_role("region", name="Loss", exact=True).locator(".scatterlayer .trace")).to_have_count(2)
+
+
+def test_a_chart_is_saved_with_what_its_lines_are(visit: Visit) -> None:
+    page = visit.page
+    _compare(visit, HALF, BRAIN)
+    loss = page.get_by_role("region", name="Loss", exact=True)
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(2)
+    box = loss.locator(".overlay").bounding_box()
+    assert box is not None
+    with page.expect_download() as download:
+        loss.get_by_role("button", name="PNG").click()
+    assert download.value.suggested_filename == "floatscope-Compare-Loss.png"
+    with Image.open(download.value.path()) as picture:
+        # Twice as large as on the screen; above it two lines of words and a line for each run.
+        assert picture.height > 2 * (box["height"] + 46 + 2 * 17)
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
+    assert len(colours) > 10
 
 
 def test_runs_are_found_and_picked_in_the_list(visit: Visit) -> None:
@@ -181,4 +215,4 @@ def test_both_fit_a_phone(visit: Visit) -> None:
 
 
 def test_nothing_to_complain_about(visit: Visit) -> None:
-    assert [text for text in visit.complaints.texts if "status of 404" not in text] == []
+    assert visit.complaints.texts == []

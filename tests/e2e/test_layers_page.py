@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from floatscope import wire
@@ -133,6 +134,17 @@ def test_from_a_red_cell_to_the_layer_its_histogram_and_its_alerts(visit: Visit)
     page.keyboard.press("Escape")
     expect(drawer).to_have_count(0)
     assert page.evaluate("document.activeElement.className") == "heat-map"
+
+
+def test_the_histogram_of_a_layer_is_saved(visit: Visit) -> None:
+    page = visit.page
+    _go(visit, f"sick/layers?kind=grad&layer={SICK}")
+    drawer = page.get_by_role("complementary", name=SICK)
+    with page.expect_download() as download:
+        drawer.get_by_role("button", name=re.compile("PNG: .*Exponents")).click()
+    assert download.value.suggested_filename.startswith(f"floatscope-sick-{SICK}")
+    with Image.open(download.value.path()) as picture:
+        assert picture.height > 2 * 360
 
 
 def test_layers_are_filtered_grouped_and_sorted_by_the_address(visit: Visit) -> None:

@@ -285,3 +285,23 @@ def test_a_run_that_cannot_be_shown_ends_no_news_of_others(
     while told["last"]["loss"] is None:
         told = pages["good"].until("run")["run"]
     assert (told["name"], told["last"]["loss"]) == ("good", 1.5)
+
+
+def test_a_page_hears_that_the_server_is_there(open_page: Callable[[], Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatscope_server.live_socket._ALIVE_S", 0.01)
+    page = open_page()
+    began = page.until("welcome")["server_time"]
+    assert page.until("alive")["server_time"] >= began
+
+
+def test_everybody_is_told_of_a_deleted_run(
+    server: Running, agent: MakeAgent, make: Make, http: Callable[..., Any], open_page: Callable[[], Page]
+) -> None:
+    one = agent()
+    one.deliver(wire.Body(scalars=(make.scalars("loss", 0, [1.0]),)))
+    one.send(wire.Bye(seq=one.seq + 1, reason="finished"))
+    one.hear()
+    page = open_page()
+    page.until("welcome")
+    assert http(f"{server.url}/api/v1/runs/run", method="DELETE").status == 202
+    assert page.until("gone")["run"] == "run"

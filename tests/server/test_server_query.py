@@ -322,7 +322,7 @@ def test_no_metric_is_a_nan_but_that_of_not_observed(
     fields: dict[str, Any] = dict.fromkeys(("absmin", "sum", "sumsq", "scale", "under", "over_high"), worst)
     one.deliver(wire.Body(summaries=(make.summaries("grad", 0, [[worst]], **fields),)))
     for metric, agg in itertools.product(METRICS, AGGREGATES):
-        values = heat(store, metric=metric, agg=agg).values
+        values = heat(store, kind=METRICS[metric].of_kind or "grad", metric=metric, agg=agg).values
         assert (np.isnan(values) == is_missing(values)).all(), (metric, agg)
 
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { RIGHT, blockOf, followEnd, linesFor, shortBlock, stepAt, xOf } from "../../web/data/geometry.js";
+import { RIGHT, blockOf, followEnd, linesFor, pinched, shortBlock, stepAt, xOf } from "../../web/data/geometry.js";
 import { palettes } from "../../web/data/colour.js";
 import { drawCells } from "../../web/data/heatmap.js";
 import { NONFINITE, NORMAL, OVER } from "../../web/data/scale.js";
@@ -56,4 +56,20 @@ test("pixels: plain cells are plain, the over ones hatched, the broken ones cros
   assert.deepEqual(seen(12, 24), new Set([2, palette.hatch]));
   assert.deepEqual(seen(24, 36), new Set([palette.mark, palette.cross]));
   assert.deepEqual(seen(36, 48), new Set([palette.missing]));
+});
+
+test("two fingers keep what is under them", () => {
+  const [gutter, width] = [56, 56 + 400 + RIGHT];
+  const range = { from: 1000, to: 1399 };
+  const at = (/** @type {number} */ step, /** @type {import("../../web/data/geometry.js").Range} */ of) => xOf(step, of, gutter, width);
+  const nearer = pinched([at(1100, range), at(1300, range)], [156, 356], range, gutter, width, 9999);
+  assert.deepEqual(nearer, range, "no move, no change");
+  const zoomed = pinched([at(1150, range), at(1250, range)], [156, 356], range, gutter, width, 9999);
+  assert.deepEqual(zoomed, { from: 1100, to: 1299 });
+  assert.equal(Math.round(at(1150, zoomed)), 156);
+  const moved = pinched([200, 210], [300, 310], range, gutter, width, 9999);
+  assert.deepEqual(moved, { from: 900, to: 1299 });
+  assert.deepEqual(pinched([100, 400], [240, 250], { from: 0, to: 99 }, gutter, width, 99), { from: 0, to: 99 }, "too near each other to zoom");
+  assert.deepEqual(pinched([100, 400], [200, 260], { from: 0, to: 99 }, gutter, width, 99), { from: 0, to: 99 }, "no more than there is");
+  assert.equal(pinched([200, 230], [57, 450], { from: 0, to: 9 }, gutter, width, 9).to, 7, "eight steps at least");
 });

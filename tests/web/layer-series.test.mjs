@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { layerSeriesFrom, traceScale, updateRatio } from "../../web/data/layer-series.js";
+import { layerSeriesFrom, traceScale } from "../../web/data/layer-series.js";
 
 /** @param {import("../../web/data/json.js").JsonNumber[]} values */
 const metric = (values) => ({ values, min: values, max: values });
@@ -13,12 +13,9 @@ test("metrics that nobody recorded are left out, values that are none stay none"
   assert.deepEqual(series.traces[2]?.most, [undefined, 0]);
 });
 
-test("an update is set against the weight of the same cell", () => {
-  const updates = { steps: [0, 16, 32], cell: 8, rms: { values: [0.01, 0.02, 0.5], min: [0.005, 0.02, 0.5], max: [0.02, 0.04, 0.5] } };
-  const weights = { steps: [0, 16], cell: 16, rms: metric([1, 2]) };
-  assert.deepEqual(updateRatio(updates, weights), { steps: [0, 16], cell: 8, trace: { name: "ratio", mean: [0.01, 0.01], least: [0.005, 0.01], most: [0.02, 0.02] } });
-  assert.equal(updateRatio({ ...updates, steps: [] }, weights), null);
-  assert.equal(updateRatio(updates, { steps: [0], cell: 1, rms: metric([0]) }), null, "nothing is divided by zero");
+test("of another question other metrics are taken", () => {
+  const answer = { steps: [0], cell: 1, ratio: metric([1e-3]), rms: metric([1]) };
+  assert.deepEqual(layerSeriesFrom(answer, ["ratio"]).traces.map(({ name }) => name), ["ratio"]);
 });
 
 test("magnitudes are shown by octaves, all else as it is; what has no place is not drawn", () => {

@@ -55,3 +55,10 @@ test("a run opens on the kind with its worst headroom, and waits for its first s
   assert.equal(kindOf({ ...run, worst: { headroom: "-Infinity", layer: "a", kind: "act", step: 2 } }), "act_in");
   assert.equal(kindOf(null), "auto");
 });
+
+test("the update ratio goes with updates; a link to another kind leaves it", () => {
+  assert.equal(parseRoute("#/run/r?metric=ratio").kind, "update");
+  assert.equal(formatRoute({ ...RUN, run: "r", kind: "act", metric: "ratio" }), "#/run/r?kind=act");
+  assert.equal(parseRoute("#/run/r?metric=ratio&kind=act").metric, "headroom");
+  assert.equal(formatRoute({ ...RUN, run: "r", kind: "update", metric: "ratio" }), "#/run/r?kind=update&metric=ratio");
+});

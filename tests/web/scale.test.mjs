@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { palettes, toSrgb } from "../../web/data/colour.js";
 import { MISSING_BITS, bitsOf } from "../../web/data/fsb1.js";
-import { MISSING, NONFINITE, NORMAL, OVER, classify, colour, legendTicks, paint, position, scaleFor } from "../../web/data/scale.js";
+import { MISSING, NONFINITE, NORMAL, OVER, UNDER, classify, colour, legendTicks, paint, position, scaleFor } from "../../web/data/scale.js";
 
 /** @param {number} word sRGB @returns {[number, number, number]} OKLab */
 function oklab(word) {
@@ -88,4 +88,15 @@ test("painting tells the four kinds of cell apart", () => {
   assert.deepEqual([...classes], [NORMAL, OVER, NONFINITE, MISSING]);
   assert.equal(new Set(colours).size, 4);
   assert.equal(colours[2], palettes.light.mark);
+});
+
+test("a ratio is healthy in its band: above it is over, below it under, whatever the values are", () => {
+  const scale = scaleFor("ratio", [1, 2], [1e-6, 1e-2]);
+  assert.deepEqual([1e-4, 1e-2, 0.02, 1e-7, 0, Infinity].map((x) => classify(scale, x)), [NORMAL, NORMAL, OVER, UNDER, UNDER, NONFINITE]);
+  assert.equal(position(scale, 1e-4), 0.5);
+  assert.equal(position(scale, 0.1), 2);
+  assert.deepEqual(legendTicks(scale), [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]);
+  const dark = palettes.dark;
+  assert.notEqual(colour(scale, dark, 0), colour(scale, dark, 1e-6));
+  assert.equal(colour(scale, dark, 0.1), dark.over.at(-1));
 });

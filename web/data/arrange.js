@@ -2,7 +2,7 @@
 
 import { MISSING_BITS, bitsOf } from "./fsb1.js";
 import { blockOf } from "./geometry.js";
-import { worstBits } from "./grid.js";
+import { mergeRow, worstBits } from "./grid.js";
 
 /** @typedef {import("./grid.js").Grid} Grid */
 /** @typedef {import("./grid.js").HeatLayer} HeatLayer */
@@ -60,15 +60,16 @@ export function arrange(grid, wanted, types) {
   }
   /** @type {{ line: Line, rows: number[], worst: number }[]} */
   const drawn = [];
+  const worst = (/** @type {number[]} */ held) => (wanted.sort === "worst" ? worstOf(grid, held) : MISSING_BITS);
   const sorted = (/** @type {typeof drawn} */ lines) => order(lines, wanted.sort, grid.meta.worst === "min");
   const blocks = [...byGroup].map(([group, held]) => {
-    const layers = held.map(({ layer, row }) => ({ line: { ...layer, group, members: 1 }, rows: [row], worst: worstOf(grid, [row]) }));
+    const layers = held.map(({ layer, row }) => ({ line: { ...layer, group, members: 1 }, rows: [row], worst: worst([row]) }));
     if (wanted.group === "" || held.length === 1 || wanted.open.includes(group)) return sorted(layers);
     const all = held.map(({ row }) => row);
     const formats = new Set(held.map(({ layer }) => layer.format));
     const [first] = held;
     const line = { index: -1, name: group, format: formats.size === 1 ? (first?.layer.format ?? null) : null, order: first?.layer.order ?? 0, group, members: held.length };
-    return [{ line, rows: all, worst: worstOf(grid, all) }];
+    return [{ line, rows: all, worst: worst(all) }];
   });
   // Groups stand where their first line belongs.
   const heads = order(blocks.map((block) => /** @type {typeof drawn[number]} */ (block[0])), wanted.sort, grid.meta.worst === "min");
@@ -106,13 +107,24 @@ function worstOf(grid, rows) {
   const least = grid.meta.worst === "min";
   let held = MISSING_BITS;
   for (const row of rows) {
-    for (let at = row * grid.stride, end = at + grid.columns; at < end; at++) held = worstBits(held, grid.bits[at] ?? MISSING_BITS, least);
+    const start = row * grid.stride;
+    let best = NaN;
+    for (let at = start, end = start + grid.columns; at < end; at++) {
+      const value = /** @type {number} */ (grid.values[at]);
+      if (value !== value) {
+        if (grid.bits[at] !== MISSING_BITS) return /** @type {number} */ (grid.bits[at]);
+      } else if (best !== best || (least ? value < best : value > best)) best = value;
+    }
+    if (best === best) held = worstBits(held, bitsOf(Float32Array.of(best))[0] ?? MISSING_BITS, least);
   }
   return held;
 }
 
 /** @param {Grid} grid @param {readonly { line: Line, rows: readonly number[] }[]} drawn @returns {Grid} a grid of these lines */
 function gathered(grid, drawn) {
+  const layers = drawn.map(({ line }) => line);
+  // Nothing left out and nothing moved: the cells are those that are there.
+  if (drawn.length === grid.meta.layers.length && drawn.every(({ rows }, line) => rows.length === 1 && rows[0] === line)) return { ...grid, meta: { ...grid.meta, layers } };
   const least = grid.meta.worst === "min";
   const values = new Float32Array(drawn.length * grid.stride);
   const bits = bitsOf(values).fill(MISSING_BITS);
@@ -121,10 +133,10 @@ function gathered(grid, drawn) {
     for (const row of rows) {
       const from = row * grid.stride;
       if (rows.length === 1) bits.set(grid.bits.subarray(from, from + grid.columns), to);
-      else for (let column = 0; column < grid.columns; column++) bits[to + column] = worstBits(bits[to + column] ?? MISSING_BITS, grid.bits[from + column] ?? MISSING_BITS, least);
+      else mergeRow({ values, bits }, to, grid, from, grid.columns, least);
     }
   });
-  return { ...grid, meta: { ...grid.meta, layers: drawn.map(({ line }) => line) }, values, bits, rows: new Map() };
+  return { ...grid, meta: { ...grid.meta, layers }, values, bits, rows: new Map() };
 }
 
 /** Names in an address: a comma inside one is encoded. @param {string} text @returns {string[]} */

@@ -20,6 +20,11 @@ export const COLOURS = {
 
 /** @param {string} list as in the address @returns {string[]} each once, at most MOST_RUNS */
 export function namesIn(list) {
+  return allNamesIn(list).slice(0, MOST_RUNS);
+}
+
+/** @param {string} list as in the address @returns {string[]} each once */
+export function allNamesIn(list) {
   const names = list.split(",").filter(Boolean).map((name) => {
     try {
       return decodeURIComponent(name);
@@ -27,7 +32,7 @@ export function namesIn(list) {
       return name; // a stray "%" typed by hand
     }
   });
-  return [...new Set(names)].slice(0, MOST_RUNS);
+  return [...new Set(names)];
 }
 
 /** @param {readonly string[]} names */

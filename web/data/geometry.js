@@ -36,6 +36,27 @@ export function stepAt(x, range, gutter, width) {
   return Math.min(range.to, Math.max(range.from, Math.floor(range.from + share * (range.to + 1 - range.from))));
 }
 
+/** Two fingers nearer to each other than this only move the view. */
+const PINCH_PX = 24;
+
+/**
+ * The range that keeps under two fingers what was under them when they came down; it is moved, and widened or narrowed.
+ * @param {readonly [number, number]} before places of the fingers, pixels from the left @param {readonly [number, number]} now
+ * @param {Range} range as it was @param {number} gutter @param {number} width of the whole trace @param {number} last newest step
+ * @returns {Range} at least 8 steps, none before 0 and none after `last` if the span allows
+ */
+export function pinched(before, now, range, gutter, width, last) {
+  const plot = width - gutter - RIGHT;
+  const span = range.to + 1 - range.from;
+  const [apart, together] = [Math.abs(before[1] - before[0]), Math.abs(now[1] - now[0])];
+  const grown = apart < PINCH_PX || together < PINCH_PX ? 1 : together / apart;
+  const steps = Math.min(Math.max(last, range.to) + 1, Math.max(8, Math.round(span / grown)));
+  const held = range.from + (((before[0] + before[1]) / 2 - gutter) / plot) * span;
+  const from = Math.round(held - (((now[0] + now[1]) / 2 - gutter) / plot) * steps);
+  const first = Math.max(0, Math.min(from, Math.max(last, range.to) + 1 - steps));
+  return { from: first, to: first + steps - 1 };
+}
+
 /**
  * Rows of the heat map on the screen: pooled to at most `target` lines, each a whole number of pixels high.
  * @param {number} rows @param {number} target height in pixels

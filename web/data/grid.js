@@ -18,6 +18,7 @@ import { COLUMN_LIMIT } from "./paths.js";
  * @property {number[]} columns first step of each column
  * @property {HeatLayer[]} layers
  * @property {number | null} last_step
+ * @property {[number, number]} [band] between which nothing is wrong, of a ratio
  */
 /**
  * @typedef {object} Grid
@@ -46,10 +47,13 @@ export function gridFrom(meta, values) {
   layers.forEach((layer, row) => grid.rows.set(layer.index, row));
   const bits = bitsOf(values);
   const sent = meta.columns.length;
-  meta.columns.forEach((step, column) => {
-    const target = (step - first) / cell;
-    for (let row = 0; row < layers.length; row++) grid.bits[row * grid.stride + target] = bits[row * sent + column] ?? MISSING_BITS;
-  });
+  if (sent === columns) for (let row = 0; row < layers.length; row++) grid.bits.set(bits.subarray(row * sent, (row + 1) * sent), row * grid.stride);
+  else {
+    meta.columns.forEach((step, column) => {
+      const target = (step - first) / cell;
+      for (let row = 0; row < layers.length; row++) grid.bits[row * grid.stride + target] = bits[row * sent + column] ?? MISSING_BITS;
+    });
+  }
   return grid;
 }
 
@@ -74,6 +78,26 @@ export function worstBits(a, b, least) {
   if (Number.isNaN(x)) return a;
   if (Number.isNaN(y)) return b;
   return (least ? y < x : y > x) ? b : a;
+}
+
+/**
+ * As `worstBits`, of a row of cells into another: what every pixel of a run with thousands of layers passes through.
+ * @param {{ values: Float32Array, bits: Uint32Array }} into @param {number} at @param {Pick<Grid, "values" | "bits">} from @param {number} start
+ * @param {number} columns @param {boolean} least
+ */
+export function mergeRow(into, at, from, start, columns, least) {
+  const { values, bits } = into;
+  for (let column = 0; column < columns; column++) {
+    const here = at + column;
+    const there = start + column;
+    const x = /** @type {number} */ (from.values[there]);
+    if (x !== x) {
+      if (from.bits[there] !== MISSING_BITS) bits[here] = /** @type {number} */ (from.bits[there]);
+      continue;
+    }
+    const held = /** @type {number} */ (values[here]);
+    if (held !== held ? bits[here] === MISSING_BITS : least ? x < held : x > held) values[here] = x;
+  }
 }
 
 const scratch = new Uint32Array(1);
@@ -181,14 +205,8 @@ export function poolRows(grid, limit) {
   const each = Math.max(1, Math.ceil(rows / limit));
   const lines = Math.ceil(rows / each);
   const least = grid.meta.worst === "min";
-  const bits = new Uint32Array(lines * grid.columns).fill(MISSING_BITS);
-  for (let row = 0; row < rows; row++) {
-    const target = Math.floor(row / each) * grid.columns;
-    const start = row * grid.stride;
-    for (let column = 0; column < grid.columns; column++) {
-      const at = target + column;
-      bits[at] = worstBits(bits[at] ?? MISSING_BITS, grid.bits[start + column] ?? MISSING_BITS, least);
-    }
-  }
+  const values = new Float32Array(lines * grid.columns);
+  const bits = bitsOf(values).fill(MISSING_BITS);
+  for (let row = 0; row < rows; row++) mergeRow({ values, bits }, Math.floor(row / each) * grid.columns, grid, row * grid.stride, grid.columns, least);
   return { bits, lines, each, columns: grid.columns };
 }

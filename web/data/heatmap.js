@@ -1,6 +1,6 @@
-/** The pixels of the heat map: cells, hatching over the limit, crosses on what is not finite. */
+/** The pixels of the heat map: cells, hatching over the limit (the other way below a band), crosses on what is not finite. */
 
-import { MISSING, NONFINITE, NORMAL, OVER } from "./scale.js";
+import { MISSING, NONFINITE, NORMAL, OVER, UNDER } from "./scale.js";
 
 /**
  * Device pixels of `width` x `height` from cells of lines x columns. `left` and `right` are the pixel columns (fractions
@@ -44,6 +44,7 @@ export function drawCells(cells, lines, columns, pixels, place, palette) {
       let colour = /** @type {number} */ (cells.colours[cell]);
       if (kind !== NORMAL) {
         if (kind === OVER && (x + y) % pitch < stroke) colour = palette.hatch;
+        else if (kind === UNDER && (x + height - y) % pitch < stroke) colour = palette.hatch;
         else if (kind === NONFINITE && crossed(x, y, /** @type {number} */ (acrossAt[x]), down, cellWidth, cellHeight, density)) colour = palette.cross;
         else if (kind === MISSING) colour = palette.missing;
       }

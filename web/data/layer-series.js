@@ -12,38 +12,15 @@ import { number } from "./json.js";
 /** In the order in which the drawer shows them. */
 export const LAYER_METRICS = ["headroom", "absmax", "rms", "zeros", "underflow"];
 
-/** @param {LayerSeriesAnswer} answer @returns {LayerSeries} only metrics that were seen */
-export function layerSeriesFrom(answer) {
-  const traces = LAYER_METRICS.flatMap((name) => {
+/** @param {LayerSeriesAnswer} answer @param {readonly string[]} [names] @returns {LayerSeries} only metrics that were seen */
+export function layerSeriesFrom(answer, names = LAYER_METRICS) {
+  const traces = names.flatMap((name) => {
     /** @type {Metric | undefined} */
     const metric = answer[name];
     if (metric === undefined || metric.max.every((value) => value === null)) return [];
     return [{ name, mean: metric.values.map(number), least: metric.min.map(number), most: metric.max.map(number) }];
   });
   return { steps: answer.steps, cell: answer.cell, traces };
-}
-
-/**
- * How large updates are beside what they change: rms of the update over rms of the weight, on the steps that have both.
- * @param {LayerSeriesAnswer} updates @param {LayerSeriesAnswer} weights with cells of the same size or others
- * @returns {{ steps: number[], cell: number, trace: Trace } | null} null without a common step
- */
-export function updateRatio(updates, weights) {
-  const { cell } = weights;
-  const rms = new Map(weights.steps.map((step, i) => [Math.floor(step / cell), number(weights["rms"]?.values[i])]));
-  /** @type {{ step: number, divisor: number, at: number }[]} */
-  const common = [];
-  updates.steps.forEach((step, at) => {
-    const divisor = rms.get(Math.floor(step / cell));
-    if (divisor !== undefined && divisor > 0) common.push({ step, divisor, at });
-  });
-  /** @type {Metric | undefined} */
-  const metric = updates["rms"];
-  if (metric === undefined) return null;
-  const seen = common.filter(({ at }) => metric.max[at] !== null);
-  if (seen.length === 0) return null;
-  const over = (/** @type {JsonNumber[]} */ values) => seen.map(({ divisor, at }) => (number(values[at]) ?? NaN) / divisor);
-  return { steps: seen.map(({ step }) => step), cell: updates.cell, trace: { name: "ratio", mean: over(metric.values), least: over(metric.min), most: over(metric.max) } };
 }
 
 /**

@@ -9,6 +9,9 @@ export const KINDS = ["grad", "act", "act_in", "act_grad", "weight", "update"];
 /** Stands until the run's worst headroom says which kind to look at first. */
 export const AUTO_KIND = "auto";
 
+/** The metric that only updates have. */
+export const OF_UPDATES = "ratio";
+
 /**
  * @typedef {object} Route
  * @property {"runs" | "run" | "alerts" | "compare"} page
@@ -54,13 +57,15 @@ export function parseRoute(hash) {
   const from = step(fields.get("from"));
   const to = step(fields.get("to"));
   const inRun = page === "run" && Boolean(name);
+  const kind = oneOf(fields.get("kind"), KINDS, HOME.kind);
+  const metric = oneOf(fields.get("metric"), Object.keys(METRICS), HOME.metric);
   const place = inRun ? oneOf(tab ?? null, RUN_TABS, HOME.tab) : HOME.tab;
   return {
     page: comparing ? "compare" : inRun ? "run" : "runs",
     run: inRun ? decode(name ?? "") : "",
     tab: place,
-    kind: oneOf(fields.get("kind"), KINDS, HOME.kind),
-    metric: oneOf(fields.get("metric"), Object.keys(METRICS), HOME.metric),
+    kind: metric === OF_UPDATES && kind === AUTO_KIND ? "update" : kind,
+    metric: fits(metric, kind) ? metric : HOME.metric,
     format: fields.get("format") ?? HOME.format,
     from,
     to: from !== null && to !== null && to < from ? null : to,
@@ -76,7 +81,7 @@ export function formatRoute(route) {
   if (route.page === "alerts") return formatDesk(route.desk);
   const fields = new URLSearchParams();
   for (const key of /** @type {const} */ (["kind", "metric", "format", "from", "to", "layer", "step"])) {
-    const value = route[key];
+    const value = key === "metric" && !fits(route.metric, route.kind) ? HOME.metric : route[key];
     if (value !== null && value !== HOME[key]) fields.set(key, String(value));
   }
   const inRun = route.page === "run";
@@ -97,6 +102,11 @@ export function kindOf(run) {
   if (run.worst === null || run.worst.kind === "update" || !KINDS.includes(run.worst.kind)) return "grad";
   // A broken output has no bits left to show; the inputs show how it came to that.
   return run.worst.kind === "act" && run.worst.headroom === "-Infinity" ? "act_in" : run.worst.kind;
+}
+
+/** Where the two do not go together the kind stands: it is what links change. @param {string} metric @param {string} kind */
+function fits(metric, kind) {
+  return metric !== OF_UPDATES || kind === "update" || kind === AUTO_KIND;
 }
 
 /** @param {string} name */

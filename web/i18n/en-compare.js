@@ -7,6 +7,7 @@ export const compareWords = {
   "compare.add": "Add run",
   "compare.remove": "Take {run} out",
   "compare.gone": "no such run (any more)",
+  "compare.too_many": "At most {most} runs are drawn; left out: {n} ({runs})",
   "compare.x": "Along",
   "compare.x_step": "steps",
   "compare.x_tokens": "tokens",

@@ -7,6 +7,7 @@ import { deskWords } from "./en-desk.js";
 import { layerWords } from "./en-layers.js";
 import { overviewWords } from "./en-overview.js";
 import { runWords } from "./en-runs.js";
+import { ruleWords } from "./en-rules.js";
 import { scalerWords } from "./en-scaler.js";
 
 export const en = {
@@ -254,5 +255,6 @@ export const en = {
   ...layerWords,
   ...overviewWords,
   ...runWords,
+  ...ruleWords,
   ...scalerWords,
 };

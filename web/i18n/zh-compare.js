@@ -8,6 +8,7 @@ export const compareWords = {
   "compare.add": "添加运行",
   "compare.remove": "移除 {run}",
   "compare.gone": "该运行不存在（或已删除）",
+  "compare.too_many": "最多绘制 {most} 个运行；未显示 {n} 个（{runs}）",
   "compare.x": "横轴",
   "compare.x_step": "步",
   "compare.x_tokens": "token 数",

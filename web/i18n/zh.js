@@ -7,6 +7,7 @@ import { deskWords } from "./zh-desk.js";
 import { layerWords } from "./zh-layers.js";
 import { overviewWords } from "./zh-overview.js";
 import { runWords } from "./zh-runs.js";
+import { ruleWords } from "./zh-rules.js";
 import { scalerWords } from "./zh-scaler.js";
 
 /** @type {Record<keyof typeof import("./en.js").en, string>} */
@@ -255,5 +256,6 @@ export const zh = {
   ...layerWords,
   ...overviewWords,
   ...runWords,
+  ...ruleWords,
   ...scalerWords,
 };

@@ -12,6 +12,7 @@ import { createHistogram } from "./histogram.js";
 import { createTraces } from "./layer-series.js";
 import { formatChip } from "./marks.js";
 import { pendingNote } from "./notes.js";
+import { pngButton } from "./png.js";
 
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../main.js").Context} Context */
@@ -21,6 +22,7 @@ export function drawer(state, context) {
   const { t, act } = context;
   const { route } = state;
   const name = route.layer ?? "";
+  const kind = t(`kind.${route.kind}`);
   const close = () => {
     act.navigate({ layer: null });
     /** @type {HTMLElement | null} */ (document.querySelector(".heat-map"))?.focus();
@@ -58,14 +60,20 @@ export function drawer(state, context) {
           ),
         )
       : null,
-    h("h3", null, t("drawer.histogram", { kind: t(`kind.${route.kind}`) })),
-    picture(state, context),
-    h("h3", null, t("drawer.series", { kind: t(`kind.${route.kind}`) })),
-    traces(state, context),
+    h("section", { class: "pictured" }, h("h3", null, t("drawer.histogram", { kind })), png(t("drawer.histogram", { kind }), name, state, context), picture(state, context)),
+    h("section", { class: "pictured" }, h("h3", null, t("drawer.series", { kind })), png(t("drawer.series", { kind }), name, state, context), traces(state, context)),
     state.layer.data === null ? null : advice(state.layer.data.histogram.columns, state.layer.data.headroom.meta.layers[0]?.format ?? null, context),
     h("h3", null, t("alerts.title")),
     state.alerts.data === null ? pendingNote(context, state.alerts, t("what.alerts")) : own.length === 0 ? h("p", { class: "quiet" }, t("drawer.no_alerts")) : h("ol", { class: "alert-list" }, own.map((alert) => alertItem(alert, state, context))),
   );
+}
+
+/** @param {string} title @param {string} layer @param {State} state @param {Context} context */
+function png(title, layer, state, { t }) {
+  const range = visibleRange(state);
+  const { data } = state.layer;
+  if (data === null || range === null || data.histogram.columns.length === 0) return null;
+  return pngButton(state, range, `${layer}: ${title}`, data.headroom.meta.layers[0]?.format ?? "", t);
 }
 
 /** The layer before or after the open one, in order of execution. @param {State} state @param {-1 | 1} to @returns {string | null} */
@@ -94,15 +102,14 @@ function traces(state, context) {
   const { data } = state.layer;
   const range = visibleRange(state);
   if (data === null || range === null) return null; // the histogram above says why
-  const { steps, cell } = data.series;
-  const rows = [...data.series.traces.map((trace) => ({ steps, cell, trace })), ...(data.ratio === null ? [] : [data.ratio])];
+  const rows = [data.series, data.ratio].flatMap(({ steps, cell, traces }) => traces.map((trace) => ({ steps, cell, trace })));
   if (rows.length === 0) return h("p", { class: "note thin" }, t("drawer.no_series"));
   const words = Object.fromEntries(rows.map(({ trace }) => [trace.name, t(`metric.${trace.name}`)]));
   return h("div", {
     class: "traces",
     role: "img",
     "aria-label": t("drawer.series_label", { layer: state.route.layer ?? "", metrics: Object.values(words).join(", ") }),
-    island: { create: createTraces, data: { rows, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, words, bitsUnit: t("unit.bits") } },
+    island: { create: createTraces, data: { rows, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, zoom: context.act.navigate, words, bitsUnit: t("unit.bits") } },
   });
 }
 
@@ -130,7 +137,7 @@ function picture(state, context) {
       island: {
         create: createHistogram,
         data: {
-          layer: data, format, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step,
+          layer: data, format, range, theme: state.theme, mark: state.cursor?.step ?? state.route.step, zoom: context.act.navigate,
           words: { limit: t("hist.limit"), normal: t("hist.normal"), zero: t("hist.zero"), axis: t("hist.axis"), step: t("axis.step"), scale: t("hist.scale") },
         },
       },

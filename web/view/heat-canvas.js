@@ -10,6 +10,7 @@ import { count, tail } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 import { attachInput } from "./heat-input.js";
+import { attachTouch } from "./heat-touch.js";
 
 /**
  * @typedef {object} HeatData
@@ -30,6 +31,16 @@ import { attachInput } from "./heat-input.js";
  */
 /** @typedef {{ gutter: number, width: number, lines: number, each: number, height: number, total: number }} Layout */
 
+/** Of layers as they are drawn: block of each, and row by name. @type {WeakMap<readonly import("../data/grid.js").HeatLayer[], { blocks: string[], rowOf: Map<string, number> }>} */
+const named = new WeakMap();
+
+/** @param {readonly import("../data/grid.js").HeatLayer[]} layers */
+function namesOf(layers) {
+  const held = named.get(layers) ?? { blocks: layers.map(({ name }) => blockOf(name)), rowOf: new Map(layers.map(({ name }, row) => [name, row])) };
+  named.set(layers, held);
+  return held;
+}
+
 const TOP = 6;
 const AXIS = 26;
 
@@ -43,7 +54,13 @@ export function createHeat(element) {
   let drawn = [];
   /** @type {{ from: number, to: number } | null} */
   let drag = null;
+  /** What two fingers ask for until the page has it. @type {import("../data/geometry.js").Range | null} */
+  let preview = null;
   const stopResize = onResize(element, () => draw());
+  const touch = attachTouch(element, () => data, (range) => {
+    preview = range;
+    draw();
+  });
 
   /** @returns {Layout} */
   function layout() {
@@ -64,7 +81,8 @@ export function createHeat(element) {
   function draw() {
     if (!data) return;
     const place = layout();
-    const { grid, rev, range, scale, theme } = data;
+    const { grid, rev, scale, theme } = data;
+    const range = preview ?? data.range;
     const inputs = [grid, rev, range.from, range.to, scale.low, scale.high, theme, place.width, place.total, devicePixelRatio];
     if (inputs.some((input, i) => input !== drawn[i])) drawPixels(place);
     drawn = inputs;
@@ -74,7 +92,8 @@ export function createHeat(element) {
 
   /** @param {Layout} place */
   function drawPixels(place) {
-    const { grid, range, scale, theme } = /** @type {HeatData} */ (data);
+    const { grid, scale, theme } = /** @type {HeatData} */ (data);
+    const range = preview ?? /** @type {HeatData} */ (data).range;
     const density = devicePixelRatio || 1;
     const plot = place.width - place.gutter - RIGHT;
     const width = Math.max(1, Math.round(plot * density));
@@ -92,7 +111,8 @@ export function createHeat(element) {
 
   /** @param {Layout} place */
   function drawOver(place) {
-    const { grid, range, theme, cursor, route, alerts, lineOf, stepWord } = /** @type {HeatData} */ (data);
+    const { grid, theme, cursor, route, alerts, lineOf, stepWord } = /** @type {HeatData} */ (data);
+    const range = preview ?? /** @type {HeatData} */ (data).range;
     const ink = inkOf(theme);
     const { gutter, width, height, each, total } = place;
     const context = prepare(over, width, TOP + total + AXIS);
@@ -111,7 +131,7 @@ export function createHeat(element) {
     context.strokeStyle = ink.line;
     context.strokeRect(gutter - 0.5, TOP - 0.5, width - gutter - RIGHT + 1, total + 1);
     for (const alert of alerts) {
-      const row = lineOf ? (lineOf.get(alert.layer ?? "") ?? -1) : grid.meta.layers.findIndex((layer) => layer.name === alert.layer);
+      const row = (lineOf ?? namesOf(grid.meta.layers).rowOf).get(alert.layer ?? "") ?? -1;
       if (row < 0 || alert.last_step < range.from || alert.first_step > range.to) continue;
       if ((tensorOf(alert) ?? grid.meta.kind) !== grid.meta.kind) continue;
       const x0 = Math.max(gutter, xOf(alert.first_step, range, gutter, width));
@@ -168,11 +188,12 @@ export function createHeat(element) {
     context.textAlign = "right";
     context.fillStyle = ink.muted;
     context.strokeStyle = ink.line;
+    const { blocks } = namesOf(layers);
     let lastY = -Infinity;
     let lastBlock = "";
     layers.forEach((layer, row) => {
       const single = height >= 11 && each === 1;
-      const block = single ? layer.name : blockOf(layer.name);
+      const block = single ? layer.name : (blocks[row] ?? "");
       const y = yOf(row);
       if (block === lastBlock) return;
       lastBlock = block;
@@ -186,6 +207,7 @@ export function createHeat(element) {
   const detach = attachInput(element, {
     data: () => data,
     cellAt,
+    twoFingers: touch.fingers,
     inPlot: (x) => x >= gutterFor(/** @type {HeatData} */ (data).width) && x <= element.clientWidth - RIGHT,
     setDrag(next) {
       drag = next;
@@ -200,6 +222,7 @@ export function createHeat(element) {
     },
     destroy() {
       stopResize();
+      touch.stop();
       detach();
     },
   };

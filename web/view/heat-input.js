@@ -6,6 +6,7 @@
  * @property {() => import("./heat-canvas.js").HeatData | null} data
  * @property {(x: number, y: number) => Cursor} cellAt
  * @property {(x: number) => boolean} inPlot
+ * @property {() => boolean} twoFingers whether a touch belongs to a pair, which points at nothing
  * @property {(drag: { from: number, to: number } | null) => void} setDrag
  */
 
@@ -19,7 +20,7 @@ const DOUBLE_CLICK_MS = 260;
 const WHEEL_MS = 90;
 
 /** @param {HTMLElement} element @param {Target} target @returns {() => void} undo */
-export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
+export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag }) {
   /** @type {{ x: number, step: number } | null} */
   let pressed = null;
   /** @type {number | undefined} */
@@ -59,7 +60,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
     /** @param {PointerEvent} event */
     pointermove(event) {
       const now = data();
-      if (!now) return;
+      if (!now || (event.pointerType === "touch" && twoFingers())) return;
       const { x, y } = at(event);
       const cell = cellAt(x, y);
       if (pressed && Math.abs(x - pressed.x) >= DRAG_PX) setDrag({ from: pressed.step, to: cell.step });
@@ -74,7 +75,7 @@ export function attachInput(element, { data, cellAt, inPlot, setDrag }) {
       setDrag(null);
       if (!now) return;
       const cell = cellAt(x, y);
-      if (event.pointerType === "touch") return point(now, cell);
+      if (event.pointerType === "touch") return twoFingers() ? undefined : point(now, cell);
       if (!start) return;
       if (Math.abs(x - start.x) < DRAG_PX) {
         clearTimeout(opening);

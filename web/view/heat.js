@@ -4,9 +4,9 @@ import { formats } from "../data/formats.js";
 import { MISSING_BITS } from "../data/fsb1.js";
 import { PHONE } from "../data/geometry.js";
 import { columnOf, valueAt } from "../data/grid.js";
-import { KINDS } from "../data/route.js";
-import { METRICS, MISSING, NONFINITE, OVER, classify, scaleFor } from "../data/scale.js";
-import { count, figure, metricText } from "../data/text.js";
+import { KINDS, OF_UPDATES } from "../data/route.js";
+import { METRICS, MISSING, NONFINITE, OVER, UNDER, classify, scaleFor } from "../data/scale.js";
+import { count, figure, metricText, tickLabel } from "../data/text.js";
 import { alertsInView } from "../state.js";
 import { h } from "./dom.js";
 import { createHeat } from "./heat-canvas.js";
@@ -28,7 +28,7 @@ let held = { grid: null, rev: -1, scale: scaleFor("headroom", []), blank: true }
 /** The scale of a grid, and whether nothing in it was observed; looked for once a revision. @param {Grid} grid @param {number} rev */
 function readingOf(grid, rev) {
   if (held.grid !== grid || held.rev !== rev) {
-    held = { grid, rev, scale: scaleFor(grid.meta.metric, grid.values), blank: grid.bits.every((bits) => bits === MISSING_BITS) };
+    held = { grid, rev, scale: scaleFor(grid.meta.metric, grid.values, grid.meta.band), blank: grid.bits.every((bits) => bits === MISSING_BITS) };
   }
   return held;
 }
@@ -60,7 +60,7 @@ export function heat(state, range, context, view = null) {
       "div",
       { class: "heat-bar" },
       h("h2", { id: "heat-title" }, t("heat.title")),
-      select(t("heat.metric"), route.metric, Object.keys(METRICS).map((name) => [name, t(`metric.${name}`)]), (metric) => act.navigate({ metric })),
+      select(t("heat.metric"), route.metric, Object.keys(METRICS).map((name) => [name, t(`metric.${name}`)]), (metric) => act.navigate(metric === OF_UPDATES ? { metric, kind: "update" } : { metric })),
       select(t("heat.kind"), route.kind, KINDS.map((name) => [name, t(`kind.${name}`)]), (kind) => act.navigate({ kind })),
       select(t("heat.format"), route.format, [["auto", t("heat.auto")], ...[...formats.keys()].map((name) => /** @type {[string, string]} */ ([name, name]))], (format) => act.navigate({ format })),
       scale && !blank ? legend(state, scale, t) : null,
@@ -141,6 +141,10 @@ function meaning(metric, value, scale, t) {
   if (value === undefined) return t("meaning.missing");
   const kind = classify(scale, value);
   if (kind === NONFINITE) return t("meaning.not_finite");
+  if (metric === OF_UPDATES) {
+    const band = { low: tickLabel(10 ** scale.low), high: tickLabel(10 ** scale.high) };
+    return t(kind === OVER ? "meaning.ratio_high" : kind === UNDER ? "meaning.ratio_low" : "meaning.ratio", band);
+  }
   if (kind === OVER) return t("meaning.over", { times: figure(2 ** -value) });
   if (metric === "headroom" && value === Infinity) return t("meaning.all_zero");
   if (metric === "headroom" && value < 1) return t("meaning.near", { times: figure(2 ** value) });

@@ -7,6 +7,7 @@ import { binOf, columnEnds, edgeLog2, occupied, poolColumns, shares } from "../d
 import { spread } from "../data/labels.js";
 import { count, superscript } from "../data/text.js";
 import { stepTicks } from "../data/ticks.js";
+import { attachBrush } from "./brush.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 
 /**
@@ -16,6 +17,7 @@ import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
  * @property {import("../data/geometry.js").Range} range
  * @property {import("../data/colour.js").Theme} theme
  * @property {number | null} mark
+ * @property {(range: { from: number | null, to: number | null }) => void} zoom
  * @property {Record<"limit" | "normal" | "zero" | "axis" | "step" | "scale", string>} words
  */
 
@@ -44,6 +46,7 @@ export function createHistogram(element) {
   /** @type {HistogramData | null} */
   let data = null;
   const stop = onResize(element, draw);
+  const unbrush = attachBrush(element, () => data && { range: data.range, left: LEFT, right: element.clientWidth - LADDER, zoom: data.zoom });
 
   function draw() {
     if (!data) return;
@@ -91,7 +94,10 @@ export function createHistogram(element) {
       data = next;
       draw();
     },
-    destroy: stop,
+    destroy() {
+      stop();
+      unbrush();
+    },
   };
 }
 

@@ -1,7 +1,8 @@
 /** The metrics of a layer one above the other: a line of means in a band from the least to the most. */
 
 import { traceScale } from "../data/layer-series.js";
-import { figure, metricText } from "../data/text.js";
+import { metricText } from "../data/text.js";
+import { attachBrush } from "./brush.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 
 /** @typedef {import("../data/layer-series.js").Trace} Trace */
@@ -11,6 +12,7 @@ import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
  * @property {import("../data/geometry.js").Range} range
  * @property {string} theme
  * @property {number | null} mark
+ * @property {(range: { from: number | null, to: number | null }) => void} zoom
  * @property {Readonly<Record<string, string>>} words name of each metric
  * @property {string} bitsUnit
  */
@@ -25,6 +27,7 @@ export function createTraces(element) {
   /** @type {TracesData | null} */
   let data = null;
   const stop = onResize(element, draw);
+  const unbrush = attachBrush(element, () => data && { range: data.range, left: 0, right: element.clientWidth, zoom: data.zoom });
 
   function draw() {
     if (!data) return;
@@ -56,7 +59,7 @@ export function createTraces(element) {
     context.fillText(name, 0, top + 8);
     context.fillStyle = ink.muted;
     context.textAlign = "right";
-    const said = (/** @type {number} */ value) => (trace.name === "ratio" ? figure(value) : metricText(trace.name, value, bitsUnit));
+    const said = (/** @type {number} */ value) => metricText(trace.name, value, bitsUnit);
     if (high >= low) context.fillText(high > low ? `${said(low)} \u2013 ${said(high)}` : said(low), width, top + 8);
     steps.forEach((step, i) => {
       const [least, most, mean] = [trace.least[i], trace.most[i], trace.mean[i]];
@@ -84,6 +87,9 @@ export function createTraces(element) {
       data = next;
       draw();
     },
-    destroy: stop,
+    destroy() {
+      stop();
+      unbrush();
+    },
   };
 }

@@ -5,7 +5,7 @@ import { columnOf, valueAt } from "../data/grid.js";
 import { formats } from "../data/formats.js";
 import { clearOf } from "../data/labels.js";
 import { colour, legendTicks } from "../data/scale.js";
-import { bits, figure, percent, powerOfTwo } from "../data/text.js";
+import { bits, figure, percent, powerOfTwo, superscript } from "../data/text.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 import { h } from "./dom.js";
 
@@ -23,7 +23,7 @@ export function legend(state, scale, t) {
   const { cursor, route } = state;
   const grid = state.heat.data;
   const chosen = formats.get(route.format);
-  const limit = scale.kind !== "bits" ? "" : chosen ? t("legend.limit_of", { format: chosen.name, max: figure(chosen.max) }) : t("legend.limit");
+  const limit = scale.kind === "ratio" ? t("legend.band") : scale.kind !== "bits" ? "" : chosen ? t("legend.limit_of", { format: chosen.name, max: figure(chosen.max) }) : t("legend.limit");
   return h("div", {
     class: "legend",
     role: "img",
@@ -45,6 +45,7 @@ export function legend(state, scale, t) {
 function along(scale, value) {
   if (scale.kind === "bits") return (scale.low - Math.min(scale.low, Math.max(-scale.beyond, value))) / (scale.low + scale.beyond);
   if (scale.kind === "signed") return Math.min(1, Math.max(0, (value + scale.high) / (2 * scale.high)));
+  if (scale.kind === "ratio") return Math.min(1, Math.max(0, (Math.log10(value) - scale.low + scale.beyond) / (scale.high - scale.low + 2 * scale.beyond)));
   const x = scale.kind === "count" ? value : Math.log2(value);
   return Math.min(1, Math.max(0, (x - scale.low) / (scale.high - scale.low)));
 }
@@ -53,6 +54,7 @@ function along(scale, value) {
 function valueThere(scale, share) {
   if (scale.kind === "bits") return scale.low - share * (scale.low + scale.beyond);
   if (scale.kind === "signed") return (2 * share - 1) * scale.high;
+  if (scale.kind === "ratio") return 10 ** (scale.low - scale.beyond + share * (scale.high - scale.low + 2 * scale.beyond));
   const x = scale.low + share * (scale.high - scale.low);
   return scale.kind === "count" ? x : 2 ** x;
 }
@@ -60,6 +62,7 @@ function valueThere(scale, share) {
 /** @param {Scale} scale @param {number} value */
 function tickText(scale, value) {
   if (scale.kind === "bits") return value === scale.low ? `${bits(value).replace(".0", "")}+` : bits(value).replace(".0", "");
+  if (scale.kind === "ratio") return `10${superscript(Math.round(Math.log10(value)))}`;
   if (scale.kind === "share") return percent(value).replace(".00", "").replace(".0", "");
   if (scale.kind === "signed") return value < 0 ? `\u2212${powerOfTwo(-value)}` : powerOfTwo(value);
   return scale.kind === "log2" ? `${powerOfTwo(value)}${Math.log2(value) === scale.high ? "+" : ""}` : figure(value);
@@ -67,6 +70,7 @@ function tickText(scale, value) {
 
 /** @param {Scale} scale @param {number} tick */
 function importance(scale, tick) {
+  if (scale.kind === "ratio") return [scale.low, scale.high].includes(Math.log10(tick)) ? 2 : 0;
   return scale.kind !== "bits" ? 0 : tick === 0 ? 2 : tick === scale.low ? 1 : 0;
 }
 
@@ -106,23 +110,28 @@ function create(element) {
       line(context, Math.round(x(tick)) + 0.5, BAR + THICK, Math.round(x(tick)) + 0.5, BAR + THICK + 3);
       if (clear) context.fillText(text, at, BAR + 24);
     });
-    if (scale.kind === "bits") {
-      const at = Math.round(x(0)) + 0.5;
+    const edges = scale.kind === "bits" ? [0] : scale.kind === "ratio" ? [10 ** scale.high, 10 ** scale.low] : [];
+    edges.forEach((edge, i) => {
+      const at = Math.round(x(edge)) + 0.5;
+      // What is above the first is hatched as its cells are, what is below a second the other way.
+      const [from, to, lean] = i === 0 ? [at, bar + 6, THICK] : [6, at, -THICK];
       context.save();
       context.beginPath();
-      context.rect(at, BAR, bar + 6 - at, THICK);
+      context.rect(from, BAR, to - from, THICK);
       context.clip();
       context.strokeStyle = css(palette.hatch);
       context.lineWidth = 1.4;
-      for (let start = at - 14; start < bar + 20; start += 5) line(context, start, BAR + THICK, start + THICK, BAR);
+      for (let start = from - 14; start < to + 20; start += 5) line(context, start, BAR + THICK, start + lean, BAR);
       context.restore();
       context.strokeStyle = ink.text;
       context.lineWidth = 2;
       line(context, at, BAR - 4, at, BAR + THICK + 3);
       context.lineWidth = 1;
+    });
+    if (limit !== "") {
       context.fillStyle = ink.text;
       context.textAlign = "right";
-      context.fillText(limit, Math.min(bar + 6, at + 34), 8);
+      context.fillText(limit, Math.min(bar + 6, x(edges[0] ?? 0) + 34), 8);
     }
     if (value !== undefined) {
       const at = x(Number.isNaN(value) ? Infinity : value);

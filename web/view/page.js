@@ -1,5 +1,6 @@
 /** The frame around every page: name, place, link to the server, language, theme. */
 
+import { listOf } from "../data/compare.js";
 import { openTally } from "../data/desk.js";
 import { DESK } from "../data/desk-route.js";
 import { HOME } from "../data/route.js";
@@ -48,8 +49,7 @@ function header(state, context) {
       { "aria-label": t("top.place") },
       h("a", { href: list, "aria-current": route.page === "runs" ? "page" : undefined }, t("top.runs")),
       route.page === "run" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("span", { class: "here", "aria-current": "page", title: route.run }, route.run)] : null,
-      route.page === "compare" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("a", { href: act.link({}), "aria-current": "page" }, t("compare.title"))] : null,
-      state.session?.scope ? alertsLink(state, context) : null,
+      state.session?.scope ? [h("a", { class: "to-compare", href: compareHref(state, context), "aria-current": route.page === "compare" ? "page" : undefined }, t("compare.title")), alertsLink(state, context)] : null,
     ),
     h("span", { class: "spring" }),
     state.session?.scope ? linkState(state, context) : null,
@@ -57,6 +57,12 @@ function header(state, context) {
     h("button", { type: "button", class: "plain", onclick: () => act.setTheme(light ? "dark" : "light") }, t(light ? "top.dark" : "top.light")),
     state.session?.mode === "token" && state.session.scope ? h("button", { type: "button", class: "plain", onclick: act.signOut }, t("top.sign_out")) : null,
   );
+}
+
+/** The page that compares runs: as it is, or begun with the run that is open. @param {State} state @param {Context} context */
+function compareHref({ route }, { act }) {
+  if (route.page === "compare") return act.link({});
+  return act.link({ ...HOME, page: "compare", own: { runs: route.page === "run" ? listOf([route.run]) : "" } });
 }
 
 /** The page of alerts, with how many are open and how grave the worst is. @param {State} state @param {Context} context */
@@ -86,6 +92,9 @@ function linkState(state, { t, act }) {
     return h("span", { class: "link open", role: "status" }, t("link.open"));
   }
   const since = t("link.since", { time: clock(link.since, now) });
+  if (link.status === "waiting" && link.retryAt === null) {
+    return h("span", { class: "link lost", role: "status" }, `${t("link.lost")} ${since} \u00b7 ${t("link.connecting")}`);
+  }
   if (link.status === "waiting" && link.retryAt !== null) {
     const seconds = String(Math.max(0, Math.ceil((link.retryAt - now) / 1000)));
     return [

@@ -1,11 +1,12 @@
 /** A picture of what a section has drawn, canvases and plotly's charts alike, with what it shows written above it. */
 
 import { count } from "../data/text.js";
-import { MONO, inkOf } from "./canvas.js";
+import { MONO, inkOf, line } from "./canvas.js";
 import { h } from "./dom.js";
 
 /** @typedef {import("../state.js").State} State */
-/** @typedef {{ run: string, title: string, detail: string }} Caption */
+/** @typedef {{ text: string, color: string, dash: number[] }} Key a line of the picture, and what it stands for */
+/** @typedef {{ run: string, title: string, detail: string, key: readonly Key[] }} Caption */
 /** @typedef {{ toImage: (element: HTMLElement, options: unknown) => Promise<string> }} Plotly */
 /** @typedef {{ box: DOMRect, image: CanvasImageSource }} Part */
 
@@ -13,6 +14,8 @@ import { h } from "./dom.js";
 const DENSITY = 2;
 const EDGE = 14;
 const HEAD = 46;
+const KEY = 17;
+const SAMPLE = 36;
 const KEPT_MS = 60_000;
 
 /**
@@ -20,15 +23,16 @@ const KEPT_MS = 60_000;
  * @param {State} state @param {import("../data/geometry.js").Range | null} range steps that are drawn
  * @param {string} title @param {string} scale what the values are, and how they are scaled
  * @param {import("../data/words.js").Translate} t
+ * @param {{ subject?: string, key?: readonly Key[] }} [more] what the picture is of instead of the run that is open, and its lines
  */
-export function pngButton(state, range, title, scale, t) {
+export function pngButton(state, range, title, scale, t, { subject = state.route.run, key = [] } = {}) {
   const steps = range === null ? [] : [t("step_range", { from: count(range.from), to: count(range.to) })];
   const save = (/** @type {Event} */ event) => {
     const button = /** @type {HTMLButtonElement} */ (event.currentTarget);
     const section = /** @type {HTMLElement} */ (button.closest("section"));
     button.disabled = true;
-    void picture(section, { run: state.route.run ?? "", title, detail: [...steps, scale].join(" \u00b7 ") }, state.theme)
-      .then((blob) => download(blob, `${fileName(state.route.run ?? "", title)}.png`))
+    void picture(section, { run: subject, title, detail: [...steps, scale].join(" \u00b7 "), key }, state.theme)
+      .then((blob) => download(blob, `${fileName(subject, title)}.png`))
       .finally(() => (button.disabled = false));
   };
   return h("button", { type: "button", class: "plain png", "aria-label": t("png.label", { title }), title: t("png.label", { title }), onclick: save }, "PNG");
@@ -43,13 +47,14 @@ export function fileName(...parts) {
 /** @param {HTMLElement} section @param {Caption} caption @param {string} theme @returns {Promise<Blob>} */
 async function picture(section, caption, theme) {
   const parts = await partsOf(section);
+  const head = HEAD + caption.key.length * KEY;
   const left = Math.min(...parts.map(({ box }) => box.left));
   const top = Math.min(...parts.map(({ box }) => box.top));
   const right = Math.max(...parts.map(({ box }) => box.right));
   const bottom = Math.max(...parts.map(({ box }) => box.bottom));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round((right - left + 2 * EDGE) * DENSITY);
-  canvas.height = Math.round((bottom - top + HEAD + 2 * EDGE) * DENSITY);
+  canvas.height = Math.round((bottom - top + head + 2 * EDGE) * DENSITY);
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const ink = inkOf(theme);
   context.scale(DENSITY, DENSITY);
@@ -63,9 +68,17 @@ async function picture(section, caption, theme) {
   context.fillStyle = ink.muted;
   context.font = MONO;
   context.fillText(caption.detail, EDGE, EDGE + 30, room);
+  caption.key.forEach(({ text, color, dash }, i) => {
+    const y = EDGE + HEAD + i * KEY;
+    context.strokeStyle = color;
+    context.lineWidth = 2;
+    context.setLineDash(dash);
+    line(context, EDGE, y, EDGE + SAMPLE, y);
+    context.fillText(text, EDGE + SAMPLE + 8, y + 4, room - SAMPLE - 8);
+  });
   // Cells are as sharp in the picture as they are on the screen.
   context.imageSmoothingEnabled = false;
-  for (const { box, image } of parts) context.drawImage(image, box.left - left + EDGE, box.top - top + EDGE + HEAD, box.width, box.height);
+  for (const { box, image } of parts) context.drawImage(image, box.left - left + EDGE, box.top - top + EDGE + head, box.width, box.height);
   return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the browser made no picture"))), "image/png"));
 }
 

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Response
 from sqlalchemy import bindparam, func, select
@@ -127,11 +128,19 @@ def window_tag(
     attempt: int | None,
     first: int | None,
     last: int | None,
+    also: Sequence[str] = (),
     histograms: bool = False,
 ) -> tuple[str, bool]:
     """A tag for ``question`` (all that was asked) about steps ``first`` to ``last`` of a kind, and whether all of them
-    are sealed. ``store`` is the epoch of the store; ``histograms``: the answer is made of them too."""
+    are sealed. ``store`` is the epoch of the store; ``histograms``: the answer is made of them too, and of the kinds
+    ``also``."""
     assert run.id is not None
+    if also:
+        each = partial(
+            window_tag, session, run, store=store, question=question, attempt=attempt, first=first, last=last
+        )
+        tags = [each(kind=kind, histograms=histograms), *(each(kind=other) for other in also)]
+        return _digest([tag for tag, _ in tags]), all(settled for _, settled in tags)
     line = line_of(session, run.id, attempt)
     span = span_of(line, first, last)
     source = source_of(session, run.id, f"layer/{kind}")

@@ -8,7 +8,7 @@ elements only, and NaNs are counted in ``nonfinite``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,8 @@ class Metric:
     """How a metric is read. ``worst`` is the end that a pooled cell shows. ``stat`` is what is stored of it.
 
     ``executed`` means that it was counted in the format the layer ran in, and exists in no other; ``may_lack``, that a
-    layer can be observed without it.
+    layer can be observed without it. ``over`` makes it a ratio: of what it is in ``of_kind``, the only one that has
+    it, to what it is in the kind ``over``.
     """
 
     unit: str
@@ -99,6 +100,8 @@ class Metric:
     plane: Callable[[Frame, Limits], Plane]
     executed: bool = False
     may_lack: bool = False
+    of_kind: str | None = None
+    over: str | None = None
 
     def wanted(self, agg: str) -> tuple[tuple[Stat, Agg], ...]:
         """The planes of a window from which ``of`` makes the cells; the first says where a layer was observed."""
@@ -152,4 +155,5 @@ METRICS = {
     "overflow": _metric(Stat.OVER_HIGH, _executed("over_high"), unit="share", executed=True),
     "floor": _metric(Stat.FLOOR, _executed("floor"), unit="share", executed=True),
     "nonfinite": _metric(Stat.NONFINITE, _nonfinite, unit="elements"),
+    "ratio": replace(_metric(Stat.RMS, _rms), of_kind="update", over="weight"),
 }

@@ -19,6 +19,7 @@ from floatscope_server.query.line import BadQueryError, Stretch, line_of, span_o
 from floatscope_server.query.otherformat import OtherFormat, other_format
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.ranks import Reach, reach_of
+from floatscope_server.query.ratio import divided, divisors, healthy, require_kind
 from floatscope_server.query.window import TileReader, source_of
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.statistics import Agg, Stat
@@ -50,6 +51,8 @@ class HeatMap:
     resolution: int
     damaged: int
     reach: Reach
+    band: tuple[float, float] | None = None
+    """Between which values nothing is wrong, of a metric that has such."""
 
     def meta(self) -> dict[str, object]:
         """Everything but the values."""
@@ -68,6 +71,7 @@ class HeatMap:
             "damaged": self.damaged,
             "columns": self.columns.tolist(),
             "layers": self.rows,
+            **({} if self.band is None else {"band": self.band}),
             **self.reach.meta(),
         }
 
@@ -103,6 +107,7 @@ class HeatQuestion:
         ):
             if word not in known:
                 raise BadQueryError(f"unknown {what} {word[:40]!r}; known are {', '.join(known)}")
+        require_kind(self.metric, self.kind)
 
 
 def most_columns(session: Session, run: Run) -> int:
@@ -126,6 +131,7 @@ def heat_map(
     whole: the first and the last may reach beyond what was asked for.
     """
     assert run.id is not None
+    require_kind(asked.metric, asked.kind, dump=dump is not None)
     how = METRICS[asked.metric]
     table = run_layers(session, run.id)
     limits = table.limits(asked.kind, asked.chosen, how)
@@ -159,11 +165,14 @@ def heat_map(
             )
         resolution, damaged = window.resolution, window.damaged
         values = how.of(window.planes, asked.agg, limits[layers])
+        if how.over is not None:
+            by = divisors(session, reader, run.id, line, how, first=span[0], last=span[1], cell=cell, layers=layers)
+            values = divided(values, by)
         if other is not None and source is not None:
             values = np.array(values)
             values[np.searchsorted(layers, other.layers)] = other.plane(session, reader, source, line, how, cell)
         if names is None:
-            of = window.planes[list(wanted)[-1 if how.may_lack else 0]]
+            of = values if how.over is not None else window.planes[list(wanted)[-1 if how.may_lack else 0]]
             seen: npt.NDArray[np.bool_] = np.any(~is_missing(of), axis=1)
             numbers = set(layers[seen].tolist())
             shown = [layer for layer in shown if layer.index in numbers]
@@ -190,6 +199,7 @@ def heat_map(
         resolution=resolution,
         damaged=damaged,
         reach=reach_of(session, run, asked.attempt),
+        band=None if how.over is None else healthy(session, run.id),
     )
 
 

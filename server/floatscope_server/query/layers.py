@@ -18,6 +18,7 @@ from floatscope_server.query.histogram import UnknownLayerError
 from floatscope_server.query.layertable import RunLayers, run_layers
 from floatscope_server.query.line import BadQueryError, line_of, span_of
 from floatscope_server.query.pool import cell_size
+from floatscope_server.query.ratio import divided, divisors, require_kind
 from floatscope_server.query.series import scalar_figures
 from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import State, TileReader, source_of
@@ -70,6 +71,8 @@ def layer_series(
     assert run.id is not None
     hows = _metrics(metrics)
     _known_kind(kind)
+    for name in hows:
+        require_kind(name, kind, dump=dump is not None)
     table = run_layers(session, run.id)
     found = next((entry for entry in table.layers.values() if layer in (entry.name, str(entry.index))), None)
     if found is None:
@@ -107,8 +110,12 @@ def layer_series(
     arrays: Arrays = {"steps": np.arange(span[0] // cell, span[1] // cell + 1) * cell}
     for name, how in hows.items():
         limits = table.limits(kind, chosen, how)[[found.index]]
+        by = None
+        if how.over is not None:
+            by = divisors(session, reader, run.id, line, how, first=span[0], last=span[1], cell=cell, layers=layers)
         for key, agg in _ENVELOPE.items():
-            arrays[f"{name}/{key}"] = how.of(window.planes, agg, limits)[0]
+            values = how.of(window.planes, agg, limits)
+            arrays[f"{name}/{key}"] = (values if by is None else divided(values, by))[0]
     return Reading(
         meta={
             **meta,
@@ -135,7 +142,7 @@ def latest_values(
 ) -> Reading:
     """The newest values of each layer in the present attempt, and of each scalar; ``tails`` are those of the server."""
     assert run.id is not None
-    hows = _metrics(metrics)
+    hows = _metrics(metrics, _ALONE)
     _known_kind(kind)
     table = run_layers(session, run.id)
     listed = _listed(table, names)
@@ -182,7 +189,7 @@ def tail_values(
 ) -> Reading:
     """What the present attempt has of the steps after ``since``, or of those that came after ``commit``."""
     assert run.id is not None
-    (how,) = _metrics([metric]).values()
+    (how,) = _metrics([metric], _ALONE).values()
     _known_kind(kind)
     table = run_layers(session, run.id)
     listed = _listed(table, names)
@@ -234,13 +241,17 @@ def tail_values(
     )
 
 
-def _metrics(names: Sequence[str] | None) -> dict[str, Metric]:
+_ALONE = {name: how for name, how in METRICS.items() if how.over is None}
+"""Those that one kind has by itself."""
+
+
+def _metrics(names: Sequence[str] | None, known: Mapping[str, Metric] = METRICS) -> Mapping[str, Metric]:
     if names is None:
-        return METRICS
-    unknown = [name for name in names if name not in METRICS]
+        return _ALONE
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise BadQueryError(f"unknown metric {unknown[0][:40]!r}; known are {', '.join(METRICS)}")
-    return {name: METRICS[name] for name in names}
+        raise BadQueryError(f"unknown metric {unknown[0][:40]!r}; known are {', '.join(known)}")
+    return {name: known[name] for name in names}
 
 
 def _known_kind(kind: str) -> None:

@@ -16,6 +16,7 @@ from floatscope_server.query.fields import METRICS
 from floatscope_server.query.heatmap import HeatQuestion, heat_map
 from floatscope_server.query.histogram import layer_histogram
 from floatscope_server.query.line import BadQueryError, run_named
+from floatscope_server.query.ratio import healthy, others_of
 from floatscope_server.query.runs import run_list
 from floatscope_server.query.series import scalar_series
 from floatscope_server.query.show import show
@@ -136,6 +137,7 @@ async def heatmap(
         names=split(layers),
     )
 
+    also = others_of(metric)
     key = ("heatmap", run, asked, dump, rank, MEDIA_TYPE in accept)
 
     def question(session: Session) -> Tagged:
@@ -145,8 +147,9 @@ async def heatmap(
             session,
             of,
             store=services.store.epoch,
-            question=(key, held and held.size),
+            question=(key, held and held.size, healthy(session, of.id or 0) if also else None),
             kind=kind,
+            also=also,
             attempt=attempt,
             first=first,
             last=last,

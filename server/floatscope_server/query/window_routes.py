@@ -15,6 +15,7 @@ from floatscope_server.query.compare import compared_heat_maps, compared_scalars
 from floatscope_server.query.heatmap import HeatQuestion
 from floatscope_server.query.layers import Reading, latest_values, layer_series, tail_values
 from floatscope_server.query.line import BadQueryError, run_named
+from floatscope_server.query.ratio import others_of
 from floatscope_server.query.routes import BLOCK, Accept, FromStep, Known, OfDump, OfRank, ToStep, dumped, split
 from floatscope_server.responses import JSONText
 from floatscope_server.services import Running
@@ -103,6 +104,7 @@ async def series(
             store=services.store.epoch,
             question=(key, held and held.size),
             kind=asked.kind,
+            also=others_of(*(asked.metrics or ())),
             attempt=asked.attempt,
             first=asked.first,
             last=asked.last,
@@ -244,7 +246,11 @@ async def compare(
 
     wanted = (*(split(runs) or ()), *(run or ()))
     key = ("compare", wanted, what, asked, names, MEDIA_TYPE in accept)
-    streams = ("scalar",) if what == "scalars" else (f"layer/{kind}", f"hist/{kind}")
+    streams = (
+        ("scalar",)
+        if what == "scalars"
+        else (*(f"layer/{each}" for each in (kind, *others_of(metric))), f"hist/{kind}")
+    )
 
     def question(session: Session) -> Tagged:
         found = runs_named(session, wanted)

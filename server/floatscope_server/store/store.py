@@ -160,7 +160,11 @@ class Store:
                 note(session)
             return found
 
-        return self.write(condemned)
+        found = self.write(condemned)
+        if found:
+            for observe in self.run_observers:
+                observe(name)
+        return found
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""

@@ -1,12 +1,13 @@
 /** Runs over one another, and layer by layer. */
 
-import { COLOURS, MOST_RUNS, STROKES, along, listOf, namesIn, smoothed } from "../../data/compare.js";
+import { COLOURS, MOST_RUNS, STROKES, allNamesIn, along, listOf, namesIn, smoothed } from "../../data/compare.js";
 import { HOME } from "../../data/route.js";
 import { number } from "../../data/json.js";
 import { count, figure } from "../../data/text.js";
 import { choice } from "../desk/controls.js";
 import { h } from "../dom.js";
 import { empty, pendingNote } from "../notes.js";
+import { pngButton } from "../png.js";
 import { layersApart } from "./apart.js";
 import { createOverlay } from "./plot.js";
 
@@ -15,6 +16,9 @@ import { createOverlay } from "./plot.js";
 /** @typedef {import("../../main.js").Context} Context */
 
 const CHARTS = /** @type {const} */ ([{ name: "loss", log: false }, { name: "grad_norm", log: true }, { name: "loss_scale", log: true }, { name: "lr", log: false }]);
+
+/** Runs left out that are named. */
+const NAMED = 3;
 
 /** @param {State} state @param {Context} context */
 export function comparePage(state, context) {
@@ -27,8 +31,15 @@ export function comparePage(state, context) {
     { class: "compare", "aria-labelledby": "compare-title" },
     h("h1", { id: "compare-title", class: "sr" }, t("compare.title")),
     legend(names, curves, state, context),
+    leftOut(state, context),
     names.length < 2 ? empty(t("compare.few"), t("compare.few_hint")) : note ?? [bar(curves, state, context), h("div", { class: "overlays" }, CHARTS.map((chart) => overlay(chart, names, curves, state, context))), layersApart(state, context)],
   );
+}
+
+/** More are asked for than can be told apart. @param {State} state @param {Context} context */
+function leftOut({ route }, { t }) {
+  const more = allNamesIn(route.own["runs"] ?? "").slice(MOST_RUNS);
+  return more.length === 0 ? null : h("p", { class: "failed", role: "status" }, t("compare.too_many", { most: count(MOST_RUNS), n: count(more.length), runs: more.slice(0, NAMED).join(" \u00b7 ") + (more.length > NAMED ? " \u2026" : "") }));
 }
 
 /** @param {string[]} names @param {readonly Curves[]} curves @param {State} state @param {Context} context */
@@ -100,8 +111,14 @@ function overlay({ name, log }, names, runs, state, { t, act }) {
   });
   return h(
     "section",
-    { key: name, "aria-label": title },
+    { key: name, class: "pictured", "aria-label": title },
     h("h2", null, title, broken.length === 0 ? null : h("span", { class: "failed" }, ` ${t("compare.not_finite", { runs: broken.join(" \u00b7 ") })}`)),
+    curves.length === 0 || !state.plotly
+      ? null
+      : pngButton(state, null, title, t(`compare.x_${axis || "step"}`), t, {
+          subject: t("compare.title"),
+          key: curves.map((curve) => ({ text: curve.name, color: COLOURS[state.theme]?.[curve.place] ?? "", dash: (STROKES[curve.place] ?? "").split(" ").filter(Boolean).map(Number) })),
+        }),
     curves.length === 0
       ? h("p", { class: "muted" }, t("compare.none"))
       : h("div", {

@@ -3,6 +3,7 @@
 import { covers, whoDid } from "../../data/desk.js";
 import { number } from "../../data/json.js";
 import { clock, count, figure } from "../../data/text.js";
+import { serverNow } from "../../state.js";
 import { h } from "../dom.js";
 import { formatChip, severityMark } from "../marks.js";
 import { linkTo } from "./alerts.js";
@@ -59,7 +60,7 @@ function told(alert, state, { t }) {
   const value = number(alert.value);
   const threshold = number(alert.threshold);
   const others = alert.detail?.layers ?? [];
-  const silence = (state.desk.silences.data ?? []).find((one) => covers(one, alert, state.now + state.skew));
+  const silence = (state.desk.silences.data ?? []).find((one) => covers(one, alert, serverNow(state)));
   const span = alert.last_step > alert.first_step ? `${count(alert.first_step)}\u2013${count(alert.last_step)}` : count(alert.first_step);
   const reason = alert.resolved_reason ?? "";
   return [

@@ -3,6 +3,7 @@
 import { alertsShown, choices, covers, perState } from "../../data/desk.js";
 import { ORDERS, SEVERITIES, STATES } from "../../data/desk-route.js";
 import { clock, count, tail } from "../../data/text.js";
+import { serverNow } from "../../state.js";
 import { h } from "../dom.js";
 import { severityMark } from "../marks.js";
 import { empty, pendingNote } from "../notes.js";
@@ -84,7 +85,7 @@ function row(alert, state, { t, act }) {
   const { desk } = state.route;
   const settled = alert.state === "resolved";
   const here = String(alert.id) === desk.alert;
-  const silenced = (state.desk.silences.data ?? []).some((silence) => covers(silence, alert, state.now + state.skew));
+  const silenced = (state.desk.silences.data ?? []).some((silence) => covers(silence, alert, serverNow(state)));
   const status = settled ? t("alerts.resolved") : alert.acknowledged_at ? t("alerts.acknowledged") : t("alerts.firing");
   const where = alert.layer ?? (alert.device === null ? null : `${t("desk.device")} ${alert.device}`);
   return h(

@@ -103,8 +103,8 @@ function parameter(rule, name, book, state, { t, act }, wrong) {
   return h(
     "div",
     { key, class: `parameter${own ? " own" : ""}` },
-    h("label", { for: `rule-${key}` }, name),
-    h("input", { id: `rule-${key}`, type: "text", inputmode: "decimal", autocomplete: "off", value: text, readonly: state.session?.scope !== "admin", "aria-invalid": wrong ? "true" : undefined, oninput: type }),
+    h("div", null, h("label", { for: `rule-${key}` }, name), h("span", { id: `gloss-${key}`, class: "muted gloss" }, t(`param.${name}`))),
+    h("input", { id: `rule-${key}`, "aria-describedby": `gloss-${key}`, type: "text", inputmode: "decimal", autocomplete: "off", value: text, readonly: state.session?.scope !== "admin", "aria-invalid": wrong ? "true" : undefined, oninput: type }),
     own && state.session?.scope === "admin" ? h("button", { type: "button", class: "plain", title: t("rule.reset", { value: usual }), onclick: () => act.desk.type(key, "") }, h("span", { "aria-hidden": "true" }, `\u21ba ${usual}`), h("span", { class: "sr" }, `${name}: ${t("rule.reset", { value: usual })}`)) : null,
   );
 }

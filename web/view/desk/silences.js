@@ -2,6 +2,7 @@
 
 import { whoDid } from "../../data/desk.js";
 import { clock } from "../../data/text.js";
+import { serverNow } from "../../state.js";
 import { h } from "../dom.js";
 import { failure, loading } from "../notes.js";
 import { by } from "./alert-detail.js";
@@ -19,7 +20,7 @@ const NEW = "silence new";
 export function silences(state, context) {
   const { t, act } = context;
   const { data, error } = state.desk.silences;
-  const now = state.now + state.skew;
+  const now = serverNow(state);
   const present = (data ?? []).filter((silence) => Date.parse(silence.until) > now);
   const admin = state.session?.scope === "admin";
   const asked = state.desk.asked === NEW;

@@ -4,7 +4,7 @@ import { number } from "../../data/json.js";
 import { cost } from "../../data/overhead.js";
 import { RUN_TABS } from "../../data/tab-fields.js";
 import { bits, clock, count, duration, figure, powerOfTwo } from "../../data/text.js";
-import { currentRun, presentAttempt, silentSeconds } from "../../state.js";
+import { currentRun, presentAttempt, serverNow, silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { meter } from "../meter.js";
 import { empty, failure, loading } from "../notes.js";
@@ -53,7 +53,7 @@ function head(run, state, { t, act }) {
   const silent = silentSeconds(state, run);
   const { n, started } = presentAttempt(state, run);
   const ofAttempt = (/** @type {string} */ label) => (n === null ? label : `${label} \u00b7 ${t("run.attempt", { n: String(n) })}`);
-  const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? state.now + state.skew : Date.parse(run.heartbeat_at ?? "");
+  const end = run.finished_at !== null ? Date.parse(run.finished_at) : run.state === "live" ? serverNow(state) : Date.parse(run.heartbeat_at ?? "");
   const spent = cost(run.overhead, t);
   /** @type {[string, string, string, string?][]} */
   const readings = [

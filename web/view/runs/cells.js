@@ -3,7 +3,7 @@
 import { number, numbers } from "../../data/json.js";
 import { chipWord, executedFamily, lasted, roughly, secondsLeft, shareDone } from "../../data/run-progress.js";
 import { bits, clock, count, duration, figure, fixed } from "../../data/text.js";
-import { silentSeconds } from "../../state.js";
+import { serverNow, silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { notFinite, severityMark, sparkline } from "../marks.js";
 
@@ -110,7 +110,7 @@ export function precisionCell(run, { t }) {
 /** @param {RunItem} run @param {State} state @param {Context} context */
 export function timeCell(run, state, { t }) {
   const started = run.started_at === null ? null : Date.parse(run.started_at);
-  const seconds = lasted(run, state.now + state.skew);
+  const seconds = lasted(run, serverNow(state));
   return [
     h("span", { class: "started" }, started === null ? "\u2014" : clock(started, state.now)),
     h("span", { class: "second" }, seconds === null ? "" : duration(seconds), run.attempt > 1 ? ` ${t("runs.attempts", { n: String(run.attempt) })}` : null),

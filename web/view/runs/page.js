@@ -3,6 +3,7 @@
 import { namesIn, namesText } from "../../data/arrange.js";
 import { CARD_PX, PHONE_PX, ROW_PX, allToggled, filtered, offered, orderOf, reordered, sorted, windowOf } from "../../data/run-list.js";
 import { count } from "../../data/text.js";
+import { serverNow } from "../../state.js";
 import { h } from "../dom.js";
 import { empty, failure, pendingNote } from "../notes.js";
 import { bar, clear } from "./bar.js";
@@ -31,7 +32,7 @@ export function runsPage(state, context) {
   if (note || data === null) return h("section", { class: "runs" }, note);
   const { own } = state.route;
   const picked = namesIn(own["pick"] ?? "").filter((name) => data.some((run) => run.name === name));
-  const shown = sorted(filtered(data, own), own, state.now + state.skew);
+  const shown = sorted(filtered(data, own), own, serverNow(state));
   return h(
     "section",
     { class: "runs" },
