@@ -69,6 +69,12 @@ def table(page: str, first_cell: str) -> list[list[str]]:
 
 
 @every_page
+def test_pictures_are_there(page: Path) -> None:
+    pictures = re.findall(r"(?:src|srcset)=\"([^\"]+)\"", prose(page))
+    assert [picture for picture in pictures if not (page.parent / picture).is_file()] == []
+
+
+@every_page
 def test_links_resolve(page: Path) -> None:
     assert all(link.startswith("https://") for link in links(page) if "://" in link)
     for link in (link for link in links(page) if "://" not in link):

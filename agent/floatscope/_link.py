@@ -165,7 +165,7 @@ class Link:
                 return wire.Refused(
                     code="unauthorized",
                     message=f"it answered HTTP {status} to this token",
-                    hint="give a token that may ingest",
+                    hint="put a token that may ingest into FLOATSCOPE_TOKEN",
                 )
             self._warn(f"it answered HTTP {status}")
         except (OSError, WebSocketException, wire.WireError, RuntimeError) as error:

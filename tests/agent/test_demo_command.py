@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from floatscope import _cli
 from floatscope._demo import orchestrate, processes
 from floatscope._demo.api import Api
 from floatscope._demo.story import Story
+from floatscope.commands import demo
 
 DOUBLE = [str(Path(__file__).with_name("demo_server_double.py")), "--port", "0"]
 SLEEPER = ["-c", "import time; time.sleep(600)"]
@@ -223,3 +225,22 @@ def test_options_out_of_range(wrong: list[str], capsys: pytest.CaptureFixture[st
         _cli.main(["demo", *wrong])
     assert refused.value.code == 2
     assert wrong[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("called", "path", "typed"),
+    [
+        ("{bin}/floatscope", "{bin}", "floatscope"),
+        ("{bin}/floatscope", "/nowhere", "{bin}/floatscope"),
+        ("{bin}/../floatscope/__main__.py", "{bin}", "{python} -m floatscope"),
+    ],
+)
+def test_the_program_is_named_as_it_can_be_typed(
+    called: str, path: str, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "floatscope"
+    program.touch(mode=0o755)
+    places = {"bin": str(tmp_path), "python": shlex.quote(sys.executable)}
+    monkeypatch.setattr(sys, "argv", [called.format(**places)])
+    monkeypatch.setenv("PATH", path.format(**places))
+    assert demo._program() == typed.format(**places)

@@ -36,6 +36,19 @@ def run(**parts: object) -> dict[str, Any]:
     return empty | parts
 
 
+def listed(**parts: object) -> dict[str, Any]:
+    return {
+        "name": "r",
+        "state": "live",
+        "steps": 1,
+        "last": {"loss": "NaN"},
+        "worst": None,
+        "alerts": NONE,
+        "alerts_past": NONE,
+        "archived_at": None,
+    } | parts
+
+
 def shown(**parts: object) -> list[str]:
     return list(run_lines(run(**parts)))
 
@@ -50,18 +63,22 @@ def shown(**parts: object) -> list[str]:
     ],
 )
 def test_the_list_tells_resolved_alerts_from_none(opened: dict[str, int], past: dict[str, int], said: str) -> None:
-    item = {
-        "name": "r",
-        "state": "live",
-        "steps": 1,
-        "last": {"loss": "NaN"},
-        "worst": None,
-        "alerts": NONE | opened,
-        "alerts_past": NONE | past,
-    }
-    (line,) = runs_lines([item])
+    (line,) = runs_lines([listed(alerts=NONE | opened, alerts_past=NONE | past)])
     assert line.endswith(f"  {said}")
     assert " 1 step  " in line
+
+
+def test_the_list_says_what_is_archived() -> None:
+    (line,) = runs_lines([listed(archived_at="2026-03-01T00:00:00Z")])
+    assert line.endswith("  no alerts, archived")
+
+
+@pytest.mark.parametrize(
+    ("headroom", "said"), [(0.5, "0.5 bits in a"), ("-Infinity", "NaN or Inf in a"), ("Infinity", "Infinity bits in a")]
+)
+def test_the_list_has_no_bits_of_what_is_not_finite(headroom: float | str, said: str) -> None:
+    (line,) = runs_lines([listed(worst={"headroom": headroom, "layer": "a"})])
+    assert f"worst headroom {said}  " in line
 
 
 def test_an_alert_says_whether_it_is_over() -> None:
@@ -114,6 +131,10 @@ def test_an_infinite_value_is_the_worst() -> None:
         (
             {"share": 0.02, "budget": 0.01, "limit": "a closer look", "every": {}},
             "overhead: 2 % of the step time, 200 % of the budget of 1 % (a closer look)",
+        ),
+        (
+            {"share": 0.122, "budget": 0.01, "limit": "", "every": {}},
+            "overhead: 12 % of the step time, 12 times the budget of 1 %",
         ),
         ({"share": 0.02, "budget": 0.0, "limit": "", "every": {}}, "overhead: 2 % of the step time, no budget"),
     ],

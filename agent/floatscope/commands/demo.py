@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import os
 import shlex
+import shutil
 import socket
 import sys
 import tempfile
@@ -64,8 +65,17 @@ def run(args: argparse.Namespace) -> int:
         orchestrate.run(plan, lambda line: print(line, flush=True), on_address)
     except (orchestrate.DemoError, ApiError) as error:
         return _refuse(str(error))
-    print(f"look again: floatscope show demo --data {shlex.quote(str(data))}")
+    print(f"look again: {_program()} show demo --data {shlex.quote(str(data))}")
     return 0
+
+
+def _program() -> str:
+    """What to type for this program: its name where the shell finds it, else how it was called."""
+    script = Path(sys.argv[0])
+    if script.name != "floatscope":
+        return f"{shlex.quote(sys.executable)} -m floatscope"
+    found = shutil.which("floatscope")
+    return "floatscope" if found and script.samefile(found) else shlex.quote(str(script))
 
 
 def _refuse(problem: str) -> int:

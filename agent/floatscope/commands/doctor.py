@@ -35,9 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from floatscope._chips import fp8_of
     from floatscope._doctor._lint import lint
     from floatscope._doctor._read import UnreadableError, read
-    from floatscope._doctor._verdict import as_json, exit_status, table
+    from floatscope._doctor._verdict import as_json, exit_status, table, warning
 
     try:
         # First: a mistake in the name is no reason to wait for torch.
@@ -50,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
             verdicts += lint(document, chips=(args.chip,) if args.chip else machine.chips)
     except UnreadableError as error:
         return _refuse(error)
+    if args.chip and fp8_of(args.chip) is None:
+        verdicts.append(
+            warning("chip", args.chip, "it is not known: FP8 is not judged", "write gfx942, sm_90 or MI300X, say")
+        )
     if args.json:
         print(json.dumps({"verdicts": as_json(verdicts)}, indent=2))
     else:

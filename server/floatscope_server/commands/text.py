@@ -14,6 +14,8 @@ LISTED = 20
 _FAMILY = 5
 """Scalars of as many layers, alike in all but the layer, become one line."""
 _WORST = 3
+_MANIFOLD = 10
+"""From this multiple of the budget on a cost is said as one: percentages would be four digits long."""
 
 
 def counted(count: int, singular: str) -> str:
@@ -28,12 +30,18 @@ def runs_lines(runs: list[dict[str, Any]]) -> Iterator[str]:
         return
     width = max(len(run["name"]) for run in runs)
     for run in runs:
-        worst = run["worst"]
-        headroom = f"{_number(worst['headroom'])} bits in {worst['layer']}" if worst else "-"
+        archived = ", archived" if run["archived_at"] else ""
         yield (
             f"{run['name']:{width}}  {run['state']:8}  {run['steps']:>8} {'step ' if run['steps'] == 1 else 'steps'}  "
-            f"loss {_number(run['last']['loss'])}  worst headroom {headroom}  {_alerts(run)}"
+            f"loss {_number(run['last']['loss'])}  worst headroom {_headroom(run['worst'])}  {_alerts(run)}{archived}"
         )
+
+
+def _headroom(worst: dict[str, Any] | None) -> str:
+    if worst is None:
+        return "-"
+    bits = "NaN or Inf" if worst["headroom"] == "-Infinity" else f"{_number(worst['headroom'])} bits"
+    return f"{bits} in {worst['layer']}"
 
 
 def _alerts(run: dict[str, Any]) -> str:
@@ -103,10 +111,14 @@ def _overhead(overhead: dict[str, Any]) -> str:
     share, budget = overhead["share"], overhead["budget"]
     if share is None:
         return "overhead: not known yet"
-    of_budget = f", {100 * share / budget:.3g} % of the budget of {100 * budget:.3g} %" if budget else ", no budget"
+    of_budget = f", {_portion(share / budget)} the budget of {100 * budget:.3g} %" if budget else ", no budget"
     limit = f" ({overhead['limit']})" if overhead["limit"] else ""
     reads = ", ".join(f"{kind} {_interval(every)}" for kind, every in overhead["every"].items())
     return f"overhead: {100 * share:.2g} % of the step time{of_budget}{limit}" + (f"; reads {reads}" if reads else "")
+
+
+def _portion(share: float) -> str:
+    return f"{100 * share:.3g} % of" if share < _MANIFOLD else f"{share:.0f} times"
 
 
 def _interval(every: int) -> str:

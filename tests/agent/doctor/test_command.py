@@ -31,6 +31,17 @@ def test_a_clean_configuration_adds_no_bad_news(tmp_path: Path, capsys: pytest.C
     assert "train.yaml: llamafactory" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("chip", "said"), [("mi300", ["warning"]), ("MI300", []), ("sm_90", [])])
+def test_a_chip_that_is_not_known_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], chip: str, said: list[str]
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(CLEAN)
+    _cli.main(["doctor", str(path), "--chip", chip, "--json"])
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [verdict["status"] for verdict in verdicts if verdict["item"] == "chip"] == said
+
+
 def test_the_doctor_knows_what_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
     def said() -> list[str]:
         capsys.readouterr()

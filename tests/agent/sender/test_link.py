@@ -103,7 +103,7 @@ def test_wrong_token_is_said_once_and_not_repeated(
         thread.join()
     assert len(attempts) == 1
     [record] = caplog.records
-    assert "answered HTTP 401 to this token" in record.getMessage()
+    assert "answered HTTP 401 to this token (put a token that may ingest into FLOATSCOPE_TOKEN)" in record.getMessage()
     assert "top-secret" not in caplog.text
 
 
