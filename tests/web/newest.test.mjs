@@ -10,10 +10,12 @@ const { fetch } = globalThis;
 
 /** @param {string} place @returns {import("../../web/data/store.js").Store<import("../../web/state.js").State>} */
 function opened(place) {
+  /** @type {import("../../web/state.js").State} */
   const state = initialState({ language: "en", theme: "dark", width: 1440, route: parseRoute(place) });
   /** @type {any} */
   const run = { name: "r", state: "finished", attempt: 1, steps: 9, worst: { kind: "act_in", headroom: 1, layer: "a", step: 8 } };
-  return createStore({ ...state, runs: { status: "ready", data: [run], error: null } }, (flush) => flush());
+  state.runs = { status: "ready", data: [run], error: null };
+  return createStore(state, (flush) => flush());
 }
 
 /** @param {(asked: string[]) => Promise<void>} body told what is asked for */
