@@ -23,10 +23,10 @@ PAGES = {
     "layer": "run/demo/layers?kind=act_in&layer=blocks.2.mlp.down",
     "scaler": "run/demo/scaler",
     "devices": "run/demo/devices",
-    "config": "run/demo/config?against=demo-sane",
+    "config": "run/demo/config?against=demo-sane&show=all",
     "compare": "compare?runs=demo,demo-sane",
     "alerts": "alerts?state=all",
-    "rules": "alerts/rules",
+    "rules": "alerts/rules?kind=loss_scale_collapse",
     "endpoints": "alerts/endpoints",
     "deliveries": "alerts/deliveries",
 }
