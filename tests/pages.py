@@ -81,6 +81,7 @@ def settled(page: Page, url: str, place: str) -> None:
     page.goto(f"{url}/#/{place}")
     page.locator("main h1, main h2").first.wait_for()
     page.wait_for_function("() => document.querySelector('.sweep') === null")
-    page.wait_for_function("() => !document.querySelector('.plot') || document.querySelector('.plot .main-svg')")
+    # Charts take turns.
+    page.wait_for_function("() => [...document.querySelectorAll('.plot')].every((one) => one.querySelector('.nsewdrag'))")
     painted: Any = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
     page.evaluate(painted)
