@@ -97,6 +97,10 @@ def test_a_configuration_is_searched_and_held_against_another(visit: Visit) -> N
     )
     rows = page.locator(".config-table tbody tr")
     expect(rows).to_have_count(3)
+    head, body = (page.locator(f".config-table {part}").first.bounding_box() for part in ("thead", "tbody"))
+    assert head is not None
+    assert body is not None
+    assert (head["x"], head["y"] + head["height"]) == pytest.approx((body["x"], body["y"]), abs=1)
     expect(rows.nth(0)).to_contain_text("bfloat16")
     expect(rows.nth(1)).to_contain_text("arguments.trainer.nested.lr")
     page.get_by_label("Find").fill("batch")
