@@ -82,6 +82,7 @@ def settled(page: Page, url: str, place: str) -> None:
     page.locator("main h1, main h2").first.wait_for()
     page.wait_for_function("() => document.querySelector('.sweep') === null")
     # Charts take turns.
-    page.wait_for_function("() => [...document.querySelectorAll('.plot')].every((one) => one.querySelector('.nsewdrag'))")
+    drawn = "(one) => one.querySelector('.nsewdrag')"
+    page.wait_for_function(f"() => [...document.querySelectorAll('.plot')].every({drawn})")
     painted: Any = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
     page.evaluate(painted)

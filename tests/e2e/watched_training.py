@@ -108,7 +108,7 @@ def placed(data: Path, program: str) -> Iterator[Place]:
 def visitor(place: Place, at: dt.datetime | None = None) -> Iterator[Page]:
     """A page of a new visitor; ``at`` is what the clock of the browser says, which goes on from there."""
     context = place.running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
-    page = context.newvisitor()
+    page = context.new_page()
     page.set_default_timeout(60_000)
     expect.set_options(timeout=60_000)
     if at is not None:
