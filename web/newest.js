@@ -26,7 +26,7 @@ export function createNewest(store, reload) {
     const run = currentRun(state);
     const brought = heat.data?.meta.metric === "headroom" || heat.status === "loading";
     if (route.page !== "run" || run === null || route.kind === AUTO_KIND || run.steps === 0 || brought) return;
-    // Updates are read to no format, and so have no headroom.
+    // Updates are cast to no format, and so have no headroom as executed.
     const kind = route.kind === "update" ? kindOf(run) : route.kind;
     const wanted = `${kind} ${route.format} ${run.attempt} ${run.steps} ${run.name}`;
     // A run that was left empties its slot.

@@ -52,7 +52,7 @@ test("a run that is opened again has its meter filled again", () =>
     }
   }));
 
-test("beside updates, which are read to no format, the kind that is nearest to its limit is on the meter", () =>
+test("beside updates, which are cast to no format, the kind that is nearest to its limit is on the meter", () =>
   answering(async (asked) => {
     const store = opened("#/run/r/layers?metric=ratio");
     createNewest(store, () => {}).follow(store.get());
