@@ -23,10 +23,10 @@ PAGES = {
     "layer": "run/demo/layers?kind=act_in&layer=blocks.2.mlp.down",
     "scaler": "run/demo/scaler",
     "devices": "run/demo/devices",
-    "config": "run/demo/config?against=demo-sane",
+    "config": "run/demo/config?against=demo-sane&show=all",
     "compare": "compare?runs=demo,demo-sane",
     "alerts": "alerts?state=all",
-    "rules": "alerts/rules",
+    "rules": "alerts/rules?kind=loss_scale_collapse",
     "endpoints": "alerts/endpoints",
     "deliveries": "alerts/deliveries",
 }
@@ -81,6 +81,8 @@ def settled(page: Page, url: str, place: str) -> None:
     page.goto(f"{url}/#/{place}")
     page.locator("main h1, main h2").first.wait_for()
     page.wait_for_function("() => document.querySelector('.sweep') === null")
-    page.wait_for_function("() => !document.querySelector('.plot') || document.querySelector('.plot .main-svg')")
+    # Charts take turns.
+    drawn = "(one) => one.querySelector('.nsewdrag')"
+    page.wait_for_function(f"() => [...document.querySelectorAll('.plot')].every({drawn})")
     painted: Any = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
     page.evaluate(painted)

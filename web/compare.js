@@ -53,7 +53,8 @@ export function createCompare(store, reload) {
     const newLayers = layers !== layersFor || late;
     const other = layers !== layersFor;
     [curvesFor, layersFor, heard, loadedAt] = [curves, layers, steps, Date.now()];
-    if (other && compare.apart.data !== null) store.set({ compare: { ...store.get().compare, apart: IDLE } });
+    if (other) load.drop("apart");
+    if (other && compare.apart.status !== "idle") store.set({ compare: { ...store.get().compare, apart: IDLE } });
     if (newCurves) void load("curves", (signal) => Promise.all(names.map((name) => (known.has(name) ? curvesOf(name, { names: NAMES.join(","), ...stretch, points: 800 }, signal) : noRun(name)))));
     if (newLayers && pair[0] !== pair[1] && pair.every((name) => name !== "")) {
       const fields = new URLSearchParams({ what: "heatmap", kind, metric, columns: "240" });

@@ -28,7 +28,10 @@ export function createConfig(store, reload) {
     if (now === shownFor) return;
     const other = against !== shownFor.slice(shownFor.indexOf(" ") + 1);
     shownFor = now;
-    if (other) store.set({ config: { other: IDLE, copied: "" } });
+    if (other) {
+      load.drop("other");
+      store.set({ config: { other: IDLE, copied: "" } });
+    }
     if (against !== "") void load("other", (signal) => getJson(runPath(against), signal));
   }
 

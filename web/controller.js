@@ -5,22 +5,23 @@ import { float32 } from "./data/fsb1.js";
 import { mergeColumns } from "./data/grid.js";
 import { withAlert } from "./data/health.js";
 import { SCALARS } from "./data/overview-series.js";
-import { looksCloser } from "./data/overhead.js";
-import { heatQuery } from "./data/paths.js";
+import { RUNS, heatQuery } from "./data/paths.js";
 import { AUTO_KIND, formatRoute, kindOf, parseRoute } from "./data/route.js";
 import { HEAT_TABS } from "./data/tab-fields.js";
-import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { appendPoints, emptySeries, seriesFrom } from "./data/series.js";
 import { fetchGrid, fetchLayer } from "./grids.js";
 import { createLive } from "./live.js";
 import { createLoads } from "./loads.js";
-import { IDLE, RUN_SLOTS, currentRun } from "./state.js";
+import { IDLE, RUN_SLOTS, afterEvents, currentRun } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./data/route.js").Route} Route */
 /** @typedef {"runs" | "detail" | "alerts" | "devices" | "series" | "heat" | "layer"} Slot */
 
 const DEVICE_SECONDS = 300;
+
+/** What is loaded for one run. @type {readonly Slot[]} */
+const RUN_LOADS = ["detail", "alerts", "devices", "series", "heat", "layer"];
 
 /** Histograms have no live feed: an open drawer asks again so often while columns come. */
 const LAYER_REFRESH_MS = 5000;
@@ -36,8 +37,8 @@ function changed(change) {
 
 /** @param {import("./data/store.js").Store<State>} store */
 export function createController(store) {
-  /** Live parts that came while the history they belong to was on its way. @type {{ heat: (() => void)[], series: (() => void)[] }} */
-  const backlog = { heat: [], series: [] };
+  /** Live parts that came while what they belong to was on its way: its answer may be from before them. @type {Record<"runs" | "alerts" | "heat" | "series", (() => void)[]>} */
+  const backlog = { runs: [], alerts: [], heat: [], series: [] };
   /** Whether live parts still have to prove that they go on where the loaded history ends. */
   const unproven = { heat: true, series: true };
   let layerLoadedAt = 0;
@@ -54,7 +55,13 @@ export function createController(store) {
   /** @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData */
   async function load(slot, fetchData) {
     const fresh = await loadSlot(slot, fetchData);
-    if (fresh && (slot === "heat" || slot === "series")) for (const merge of backlog[slot].splice(0)) merge();
+    if (fresh && slot in backlog) for (const merge of backlog[/** @type {keyof typeof backlog} */ (slot)].splice(0)) merge();
+  }
+
+  /** @param {...("heat" | "layer")} slots of what is shown no more, nor is what is on its way */
+  function clear(...slots) {
+    for (const slot of slots) loadSlot.drop(slot);
+    store.set(Object.fromEntries(slots.map((slot) => [slot, IDLE])));
   }
 
   async function loadSession() {
@@ -68,7 +75,7 @@ export function createController(store) {
     }
   }
 
-  const loadRuns = () => load("runs", (signal) => getJson("/api/v1/runs?archived=true", signal));
+  const loadRuns = () => load("runs", (signal) => getJson(RUNS, signal));
 
   function loadSeries() {
     const { run, from, to } = store.get().route;
@@ -86,7 +93,7 @@ export function createController(store) {
 
   function loadLayer() {
     const { run, tab, kind, format, from, to, layer } = store.get().route;
-    if (layer === null || kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return store.set({ layer: IDLE });
+    if (layer === null || kind === AUTO_KIND || !HEAT_TABS.includes(tab)) return clear("layer");
     layerLoadedAt = Date.now();
     const index = store.get().heat.data?.meta.layers.find((one) => one.name === layer)?.index;
     return load("layer", (signal) => fetchLayer({ run, kind, format, from, to, layer, index }, signal));
@@ -141,12 +148,13 @@ export function createController(store) {
   function onRoute(wanted) {
     const before = store.get().route;
     const moved = wanted.run !== before.run || wanted.page !== before.page;
+    if (moved) for (const slot of RUN_LOADS) loadSlot.drop(slot);
     store.set({ route: wanted, ...(moved ? RUN_SLOTS : {}) });
     const settled = settleKind();
     const { route } = store.get();
     const differs = (/** @type {readonly (keyof Route)[]} */ keys) => keys.some((key) => route[key] !== before[key]);
     if (moved) {
-      backlog.series.length = 0; // a heat part names its run itself, a scalar part was checked on arrival
+      backlog.series.length = 0; // a scalar part was checked on arrival, the others name their run themselves
       return reload();
     }
     if (route.page !== "run" || !settled) return;
@@ -155,10 +163,10 @@ export function createController(store) {
     const pictured = came || differs(["kind", "metric", "format"]);
     if (zoomed) void loadSeries();
     if (pictured) {
-      store.set({ heat: IDLE });
+      clear("heat");
       subscribe();
     }
-    if (pictured || differs(["layer"])) store.set({ layer: IDLE });
+    if (pictured || differs(["layer"])) clear("layer");
     if (zoomed || pictured) void loadHeat();
     if (zoomed || pictured || differs(["layer"])) void loadLayer();
   }
@@ -167,6 +175,8 @@ export function createController(store) {
   function onMessage(message) {
     const state = store.get();
     if (message.type === "welcome" || message.type === "alive") return store.set({ skew: Date.parse(message.server_time) - Date.now() });
+    const late = message.type === "alert" ? "alerts" : message.type === "run" || message.type === "gone" ? "runs" : null;
+    if (late !== null && state[late].status === "loading") return void backlog[late].push(() => onMessage(message));
     if (message.type === "gone") return store.set({ runs: { ...state.runs, data: (state.runs.data ?? []).filter((run) => run.name !== message.run) } });
     if (message.type === "run") {
       const runs = state.runs.data ?? [];
@@ -189,17 +199,8 @@ export function createController(store) {
       const oldest = (Date.now() + (state.skew ?? 0) - DEVICE_SECONDS * 1000) * 1e6;
       const kept = (state.devices.data ?? []).filter((sample) => sample.time_ns > oldest);
       store.set({ devices: { ...state.devices, data: [...kept, ...message.samples] } });
-    } else if (message.type === "events") {
-      const steps = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "skipped").map((/** @type {{ step: number }} */ event) => event.step);
-      store.set({ skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, message.events) });
-      const told = message.events.filter((/** @type {{ kind: string }} */ event) => DISAGREEMENTS.includes(event.kind));
-      const { data } = state.detail;
-      const saved = message.events.filter((/** @type {{ kind: string }} */ event) => event.kind === "checkpoint").map((/** @type {import("./data/chart-marks.js").Checkpoint} */ event) => ({ ...event, attempt: currentRun(state)?.attempt ?? 1 }));
-      if (data && told.length + saved.length > 0) {
-        const checkpoints = [...data.checkpoints, ...saved];
-        store.set({ detail: { ...state.detail, data: { ...data, checkpoints, checkpoints_saved: data.checkpoints_saved + saved.length, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } });
-      }
-    } else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
+    } else if (message.type === "events") store.set(afterEvents(state, message.events));
+    else if (message.type === "alert") store.set({ alerts: { ...state.alerts, data: withAlert(state.alerts.data ?? [], message.alert) } });
     else if (message.type === "layers") void loadHeat();
     else if (message.type === "resync") reload();
   }

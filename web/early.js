@@ -3,7 +3,10 @@
 export const BLOCK = "application/vnd.floatscope.block";
 export const JSON_TYPE = "application/json";
 
-/** @type {Map<string, Promise<Response | null>>} */
+/** An answer that nobody wanted so long is not what the server would say now: who went elsewhere and comes back asks. */
+const FRESH_MS = 10_000;
+
+/** @type {Map<string, { answer: Promise<Response | null>, at: number }>} */
 const asked = new Map();
 
 /** As every request of the page. @param {string} accept @returns {RequestInit} */
@@ -15,13 +18,13 @@ export function initOf(accept) {
 export function askEarly(path, accept) {
   // A refusal is asked for again: who signs in meanwhile gets another answer.
   const answer = fetch(path, initOf(accept)).then((response) => (response.ok ? response : null), () => null);
-  asked.set(path, answer);
+  asked.set(path, { answer, at: performance.now() });
   return answer;
 }
 
 /** The answer to a question that has been asked already, once. @param {string} path @returns {Promise<Response | null>} null: ask */
 export async function early(path) {
-  const answer = asked.get(path) ?? null;
+  const held = asked.get(path);
   asked.delete(path);
-  return answer;
+  return held === undefined || performance.now() - held.at > FRESH_MS ? null : held.answer;
 }

@@ -1,12 +1,12 @@
 /** The entry that needs least: asks the first questions of a page while the modules of all the rest are on their way. */
 
-import { heatPath, heatQuery } from "./data/paths.js";
+import { RUNS, heatPath, heatQuery } from "./data/paths.js";
 import { AUTO_KIND, kindOf, parseRoute } from "./data/route.js";
 import { HEAT_TABS } from "./data/tab-fields.js";
 import { BLOCK, JSON_TYPE, askEarly } from "./early.js";
 
 void askEarly("/api/v1/session", JSON_TYPE);
-const runs = askEarly("/api/v1/runs", JSON_TYPE);
+const runs = askEarly(RUNS, JSON_TYPE);
 const route = parseRoute(location.hash);
 if (route.page === "run" && HEAT_TABS.includes(route.tab)) {
   const kind = route.kind === AUTO_KIND ? await kindOfRun() : route.kind;

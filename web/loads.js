@@ -19,7 +19,7 @@ export function createLoads({ get, set, unauthorised, keeps = false }) {
    * @param {Slot} slot @param {(signal: AbortSignal) => Promise<any>} fetchData
    * @returns {Promise<boolean>} whether the slot now holds what this load brought
    */
-  return async function load(slot, fetchData) {
+  async function load(slot, fetchData) {
     loads.get(slot)?.abort();
     const own = new AbortController();
     loads.set(slot, own);
@@ -33,8 +33,16 @@ export function createLoads({ get, set, unauthorised, keeps = false }) {
       if (own.signal.aborted) return false;
       if (!(error instanceof ApiError)) throw error;
       if (error.status === 401) await unauthorised();
+      if (loads.get(slot) !== own) return false;
       set(slot, { status: "error", data: keeps || error.status === 0 ? get(slot).data : null, error });
       return false;
     }
+  }
+
+  /** What is on its way into a slot comes no more. @param {Slot} slot */
+  load.drop = (slot) => {
+    loads.get(slot)?.abort();
+    loads.delete(slot);
   };
+  return load;
 }

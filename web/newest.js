@@ -2,7 +2,7 @@
 
 import { getJson, runPath } from "./api.js";
 import { numbers } from "./data/json.js";
-import { AUTO_KIND } from "./data/route.js";
+import { AUTO_KIND, kindOf } from "./data/route.js";
 import { createLoads } from "./loads.js";
 import { currentRun } from "./state.js";
 
@@ -22,15 +22,18 @@ export function createNewest(store, reload) {
 
   /** @param {import("./state.js").State} state */
   function follow(state) {
-    const { route, heat } = state;
+    const { route, heat, newest } = state;
     const run = currentRun(state);
     const brought = heat.data?.meta.metric === "headroom" || heat.status === "loading";
     if (route.page !== "run" || run === null || route.kind === AUTO_KIND || run.steps === 0 || brought) return;
-    const wanted = `${route.kind} ${route.format} ${run.attempt} ${run.steps} ${run.name}`;
-    if (wanted === shownFor || (state.newest.data !== null && Date.now() - loadedAt < AGAIN_MS)) return;
+    // Updates are cast to no format, and so have no headroom as executed.
+    const kind = route.kind === "update" ? kindOf(run) : route.kind;
+    const wanted = `${kind} ${route.format} ${run.attempt} ${run.steps} ${run.name}`;
+    // A run that was left empties its slot.
+    if ((wanted === shownFor && newest.status !== "idle") || (newest.data !== null && Date.now() - loadedAt < AGAIN_MS)) return;
     shownFor = wanted;
     loadedAt = Date.now();
-    const { kind, format } = route;
+    const { format } = route;
     void load("newest", async (signal) => {
       const answer = await getJson(runPath(run.name, "/latest", { kind, format, metrics: "headroom" }), signal);
       return numbers(answer.values.headroom.filter((/** @type {unknown} */ value, /** @type {number} */ i) => value !== null && answer.steps[i] >= 0));

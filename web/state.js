@@ -4,6 +4,8 @@ import { overtaken } from "./data/attempts.js";
 import { EMPTY_CARDS } from "./data/cards.js";
 import { EMPTY_DESK } from "./data/desk.js";
 import { followEnd } from "./data/geometry.js";
+import { looksCloser } from "./data/overhead.js";
+import { DISAGREEMENTS, withDisagreements } from "./data/ranks.js";
 import { EMPTY_SCALER } from "./data/scaler.js";
 
 /** @typedef {import("./api.js").ApiError} ApiError */
@@ -109,6 +111,23 @@ export const RUN_SLOTS = { detail: IDLE, alerts: IDLE, devices: IDLE, series: ID
 /** @param {State} state @returns {RunItem | null} */
 export function currentRun(state) {
   return state.runs.data?.find((run) => run.name === state.route.run) ?? null;
+}
+
+/**
+ * What follows from events that the agent told of.
+ * @param {State} state @param {any[]} events @returns {Partial<State>}
+ */
+export function afterEvents(state, events) {
+  const steps = events.filter(({ kind }) => kind === "skipped").map(({ step }) => step);
+  /** @type {Partial<State>} */
+  const change = { skipped: [...new Set([...state.skipped, ...steps])], closer: looksCloser(state.closer, events) };
+  const told = events.filter(({ kind }) => DISAGREEMENTS.includes(kind));
+  const attempt = currentRun(state)?.attempt ?? 1;
+  const saved = events.filter(({ kind }) => kind === "checkpoint").map((event) => ({ ...event, attempt }));
+  const { data } = state.detail;
+  if (data === null || told.length + saved.length === 0) return change;
+  const checkpoints = [...data.checkpoints, ...saved];
+  return { ...change, detail: { ...state.detail, data: { ...data, checkpoints, checkpoints_saved: data.checkpoints_saved + saved.length, ranks_disagree: withDisagreements(data.ranks_disagree, told) } } };
 }
 
 /** What the step axis spans. @param {State} state @returns {import("./data/geometry.js").Range | null} null: no step yet */

@@ -97,6 +97,10 @@ def test_a_configuration_is_searched_and_held_against_another(visit: Visit) -> N
     )
     rows = page.locator(".config-table tbody tr")
     expect(rows).to_have_count(3)
+    head, body = (page.locator(f".config-table {part}").first.bounding_box() for part in ("thead", "tbody"))
+    assert head is not None
+    assert body is not None
+    assert (head["x"], head["y"] + head["height"]) == pytest.approx((body["x"], body["y"]), abs=1)
     expect(rows.nth(0)).to_contain_text("bfloat16")
     expect(rows.nth(1)).to_contain_text("arguments.trainer.nested.lr")
     page.get_by_label("Find").fill("batch")
@@ -149,11 +153,16 @@ def test_a_run_that_is_deleted_while_it_is_shown(visit: Visit) -> None:
     _compare(visit, HALF, DOOMED)
     loss = page.get_by_role("region", name="Loss", exact=True)
     expect(loss.locator(".scatterlayer .trace")).to_have_count(2, timeout=30_000)
+    before = len(visit.complaints.texts)
     request = urllib.request.Request(f"{visit.url}/api/v1/runs/{DOOMED}", method="DELETE")
     urllib.request.urlopen(request).close()
     # Nobody has to ask anew.
     expect(page.get_by_role("listitem").filter(has_text=DOOMED)).to_contain_text("no such run")
     expect(loss.locator(".scatterlayer .trace")).to_have_count(1, timeout=30_000)
+    # What the page asked between the deletion and the news of it has no answer; the browser says so by itself.
+    refused = visit.complaints.texts[before:]
+    assert [text for text in refused if "status of 404" not in text] == []
+    del visit.complaints.texts[before:]
 
 
 def test_more_runs_than_are_drawn_are_named(visit: Visit) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
@@ -91,5 +92,6 @@ def test_nothing_is_asked_twice(visitor: tuple[BrowserContext, str]) -> None:
         page, fetched = _opened_heat(context, place)
         asked = Counter(one["address"] for one in fetched if "/api/v1/" in one["path"])
         assert sum("/heatmap?" in one for one in asked) == 1
+        assert sum(urlsplit(one).path == "/api/v1/runs" for one in asked) == 1
         assert {one: times for one, times in asked.items() if times > 1} == {}
         page.close()

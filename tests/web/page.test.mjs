@@ -24,3 +24,15 @@ test("text becomes text: no module writes markup", () => {
     assert(source.split("\n").length < 300, `${name} is too long`);
   }
 });
+
+test("a class that one sheet lays out is not laid out by another", () => {
+  /** @type {Map<string, string>} */
+  const owner = new Map();
+  const style = new URL("style/", web);
+  for (const sheet of readdirSync(style, { recursive: true })) {
+    for (const [, name] of readFileSync(new URL(sheet, style), "utf8").matchAll(/^(\.[\w-]+)(?: \{|,$)/gm)) {
+      assert.equal(owner.get(name ?? "") ?? sheet, sheet, name);
+      owner.set(name ?? "", sheet);
+    }
+  }
+});

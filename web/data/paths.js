@@ -3,6 +3,9 @@
 /** Columns of a heat map that are asked for: as many as a grid may have before it is pooled by two. */
 export const COLUMN_LIMIT = 600;
 
+/** All runs: the page filters them itself. */
+export const RUNS = "/api/v1/runs?archived=true";
+
 /** @param {string} run @param {string} [rest] @param {Record<string, string | number | null>} [query] null: left out */
 export function runPath(run, rest = "", query = {}) {
   const fields = new URLSearchParams();

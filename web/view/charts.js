@@ -10,7 +10,7 @@ import { pngButton } from "./png.js";
 /** @typedef {import("../state.js").State} State */
 /** @typedef {import("../main.js").Context} Context */
 /** @typedef {import("../data/series.js").Series} Series */
-/** @typedef {{ name: string, height: number, axis: "linear" | "log" | "log2", kinds: readonly string[], skips: boolean }} Chart */
+/** @typedef {{ name: string, height: number, axis: import("./figure.js").Axis, kinds: readonly string[], skips: boolean }} Chart */
 /**
  * @typedef {object} Line another one in the chart, of the same quantity
  * @property {Series} series

@@ -99,12 +99,12 @@ function refresh(node, child) {
   if (described.get(node) === child) return;
   const element = /** @type {HTMLElement} */ (node);
   const before = described.get(node)?.props ?? {};
-  for (const name of Object.keys(before)) if (!(name in child.props)) setProp(element, name, undefined);
+  for (const name of Object.keys(before)) if (!(name in child.props)) setProp(element, name, undefined, before[name]);
   /** @type {IslandSpec | undefined} */
   const island = child.props["island"];
   if (!island) patch(element, child.children);
   // After the children: a select can only show an option that it has.
-  for (const [name, value] of Object.entries(child.props)) if (differs(name, before[name], value) || (AS_PROPERTY.has(name) && !typedInto(element, name))) setProp(element, name, value);
+  for (const [name, value] of Object.entries(child.props)) if (differs(name, before[name], value) || (AS_PROPERTY.has(name) && !typedInto(element, name))) setProp(element, name, value, before[name]);
   described.set(node, child);
   if (!island) return;
   let live = islands.get(node);
@@ -120,11 +120,12 @@ function typedInto(element, name) {
   return name === "value" && element.tagName === "INPUT" && element === document.activeElement;
 }
 
-/** @param {HTMLElement} element @param {string} name @param {any} value */
-function setProp(element, name, value) {
+/** @param {HTMLElement} element @param {string} name @param {any} value @param {any} before */
+function setProp(element, name, value, before) {
   if (name === "key" || name === "island") return;
   if (name.startsWith("on")) /** @type {any} */ (element)[name] = value ?? null;
   else if (name === "style") {
+    for (const property of Object.keys(before ?? {})) if (!(property in (value ?? {}))) element.style.removeProperty(property);
     for (const [property, text] of Object.entries(value ?? {})) element.style.setProperty(property, String(text));
   } else if (AS_PROPERTY.has(name)) {
     if (/** @type {any} */ (element)[name] !== value) /** @type {any} */ (element)[name] = value;

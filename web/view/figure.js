@@ -90,9 +90,12 @@ export function figureOf({ chart, series, range, alerts, skipped, lines, marks: 
   };
 }
 
-/** @param {"linear" | "log" | "log2"} axis @param {number} height of the frame @param {readonly number[]} values means and extremes: a spike of one step must stay on the axis */
-function yAxis(axis, height, values) {
+/** @typedef {"linear" | "log" | "log2" | "share"} Axis share: in percent */
+
+/** @param {Axis} axis @param {number} height of the frame @param {readonly number[]} values means and extremes: a spike of one step must stay on the axis */
+export function yAxis(axis, height, values) {
   if (!values.some(Number.isFinite)) return { nticks: 1, range: [0, 1], showticklabels: false, ticks: "" }; // figures would be made up
+  if (axis === "share") return { nticks: 5, tickformat: "~%", rangemode: "tozero", autorange: true };
   if (axis === "linear") {
     const level = values.find(Number.isFinite) ?? 0;
     // Around a level line plotly would show -1 to 1, in which a learning rate looks like zero.

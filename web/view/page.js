@@ -51,11 +51,14 @@ function header(state, context) {
       route.page === "run" ? [h("span", { class: "slash", "aria-hidden": "true" }, "/"), h("span", { class: "here", "aria-current": "page", title: route.run }, route.run)] : null,
       state.session?.scope ? [h("a", { class: "to-compare", href: compareHref(state, context), "aria-current": route.page === "compare" ? "page" : undefined }, t("compare.title")), alertsLink(state, context)] : null,
     ),
-    h("span", { class: "spring" }),
-    state.session?.scope ? linkState(state, context) : null,
-    h("button", { type: "button", class: "plain", lang: other === "zh" ? "zh-CN" : "en", onclick: () => act.setLanguage(other) }, other === "zh" ? "\u4e2d\u6587" : "English"),
-    h("button", { type: "button", class: "plain", onclick: () => act.setTheme(light ? "dark" : "light") }, t(light ? "top.dark" : "top.light")),
-    state.session?.mode === "token" && state.session.scope ? h("button", { type: "button", class: "plain", onclick: act.signOut }, t("top.sign_out")) : null,
+    h(
+      "div",
+      { class: "tools" },
+      state.session?.scope ? linkState(state, context) : null,
+      h("button", { type: "button", class: "plain", lang: other === "zh" ? "zh-CN" : "en", onclick: () => act.setLanguage(other) }, other === "zh" ? "\u4e2d\u6587" : "English"),
+      h("button", { type: "button", class: "plain", onclick: () => act.setTheme(light ? "dark" : "light") }, t(light ? "top.dark" : "top.light")),
+      state.session?.mode === "token" && state.session.scope ? h("button", { type: "button", class: "plain", onclick: act.signOut }, t("top.sign_out")) : null,
+    ),
   );
 }
 
@@ -89,7 +92,7 @@ function linkState(state, { t, act }) {
     if (run && silent !== null && run.heartbeat_at) {
       return h("span", { class: "link stale", role: "status" }, t("link.stale", { time: clock(Date.parse(run.heartbeat_at), now) }));
     }
-    return h("span", { class: "link open", role: "status" }, t("link.open"));
+    return h("span", { class: "link open", role: "status" }, h("span", { class: "word" }, t("link.open")));
   }
   const since = t("link.since", { time: clock(link.since, now) });
   if (link.status === "waiting" && link.retryAt === null) {

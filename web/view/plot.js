@@ -126,7 +126,7 @@ export function createPlot(element) {
   function drawLine() {
     const { chart, series, range, theme, width, marks } = /** @type {PlotData} */ (data);
     const context = prepare(canvas, element.clientWidth, chart.height);
-    const y = (/** @type {number} */ value) => (chart.axis === "linear" ? value : Math.log2(value));
+    const y = (/** @type {number} */ value) => (chart.axis.startsWith("log") ? Math.log2(value) : value);
     const reach = (/** @type {readonly number[]} */ values, /** @type {(a: number, b: number) => number} */ choose, /** @type {number} */ start) => values.map(y).filter(Number.isFinite).reduce(choose, start);
     const low = reach([...series.values, ...series.min], (a, b) => Math.min(a, b), Infinity);
     const high = reach([...series.values, ...series.max], (a, b) => Math.max(a, b), -Infinity);

@@ -15,7 +15,7 @@ import { createOverlay } from "./plot.js";
 /** @typedef {import("../../state.js").Curves} Curves */
 /** @typedef {import("../../main.js").Context} Context */
 
-const CHARTS = /** @type {const} */ ([{ name: "loss", log: false }, { name: "grad_norm", log: true }, { name: "loss_scale", log: true }, { name: "lr", log: false }]);
+const CHARTS = /** @type {const} */ ([{ name: "loss", axis: "linear" }, { name: "grad_norm", axis: "log" }, { name: "loss_scale", axis: "log2" }, { name: "lr", axis: "linear" }]);
 
 /** Runs left out that are named. */
 const NAMED = 3;
@@ -91,17 +91,17 @@ function bar(curves, state, { t, act }) {
   );
 }
 
-/** @param {{ name: string, log: boolean }} chart @param {string[]} names @param {readonly Curves[]} runs @param {State} state @param {Context} context */
-function overlay({ name, log }, names, runs, state, { t, act }) {
+/** @param {typeof CHARTS[number]} chart @param {string[]} names @param {readonly Curves[]} runs @param {State} state @param {Context} context */
+function overlay({ name, axis }, names, runs, state, { t, act }) {
   const { own, from, to } = state.route;
-  const axis = own["x"] ?? "";
+  const x = own["x"] ?? "";
   const title = t(`series.${name}`);
   /** @type {string[]} */
   const broken = [];
   /** @type {import("./plot.js").OverlayData["marks"]} */
   const marks = [];
   const curves = runs.flatMap((run) => {
-    const [series, at] = [run.series.get(name), along(run.series, axis)];
+    const [series, at] = [run.series.get(name), along(run.series, x)];
     const place = names.indexOf(run.name);
     if (!series || series.steps.length === 0 || at === null || place < 0) return [];
     if (!series.values.some(Number.isFinite)) return (broken.push(run.name), []);
@@ -115,7 +115,7 @@ function overlay({ name, log }, names, runs, state, { t, act }) {
     h("h2", null, title, broken.length === 0 ? null : h("span", { class: "failed" }, ` ${t("compare.not_finite", { runs: broken.join(" \u00b7 ") })}`)),
     curves.length === 0 || !state.plotly
       ? null
-      : pngButton(state, null, title, t(`compare.x_${axis || "step"}`), t, {
+      : pngButton(state, null, title, t(`compare.x_${x || "step"}`), t, {
           subject: t("compare.title"),
           key: curves.map((curve) => ({ text: curve.name, color: COLOURS[state.theme]?.[curve.place] ?? "", dash: (STROKES[curve.place] ?? "").split(" ").filter(Boolean).map(Number) })),
         }),
@@ -123,7 +123,7 @@ function overlay({ name, log }, names, runs, state, { t, act }) {
       ? h("p", { class: "muted" }, t("compare.none"))
       : h("div", {
           class: "overlay", role: "img", "aria-label": `${title}: ${curves.map((curve) => curve.name).join(" \u00b7 ")}`,
-          island: { create: createOverlay, data: { curves, marks, from, to, log, unit: t(`compare.x_${axis || "step"}`), theme: state.theme, ready: state.plotly, zoom: (/** @type {number | null} */ first, /** @type {number | null} */ last) => act.navigate({ from: first, to: last }) } },
+          island: { create: createOverlay, data: { curves, marks, from, to, axis, unit: t(`compare.x_${x || "step"}`), theme: state.theme, ready: state.plotly, zoom: (/** @type {number | null} */ first, /** @type {number | null} */ last) => act.navigate({ from: first, to: last }) } },
         }),
   );
 }

@@ -2,6 +2,7 @@
 
 import { COLOURS, DASHES } from "../../data/compare.js";
 import { MONO, inkOf, onResize } from "../canvas.js";
+import { yAxis } from "../figure.js";
 
 /** @typedef {{ name: string, place: number, x: number[], raw: number[], smooth: number[] | null }} Curve */
 /**
@@ -9,7 +10,7 @@ import { MONO, inkOf, onResize } from "../canvas.js";
  * @property {Curve[]} curves
  * @property {{ place: number, x: number, severity: "critical" | "warning" | "info" }[]} marks of alerts
  * @property {number | null} from @property {number | null} to
- * @property {boolean} log @property {string} unit of the axis @property {string} theme @property {boolean} ready
+ * @property {import("../figure.js").Axis} axis of the values @property {string} unit of the axis @property {string} theme @property {boolean} ready
  * @property {(from: number | null, to: number | null) => void} zoom
  */
 const HEIGHT = 190;
@@ -71,16 +72,17 @@ function tracesOf({ curves, theme }) {
 }
 
 /** @param {OverlayData} data @param {number} width */
-function layoutOf({ marks, from, to, log, unit, theme, curves }, width) {
+function layoutOf({ marks, from, to, axis, unit, theme, curves }, width) {
   const ink = inkOf(theme);
   const font = { family: MONO.replace("11px ", ""), size: 11, color: ink.muted };
   const grid = { gridcolor: ink.graticule, griddash: "dot", zeroline: false, linecolor: ink.line, mirror: true, tickfont: font, ticks: "outside", ticklen: 4, tickcolor: ink.line };
+  const margin = { l: 64, r: 12, t: 8, b: 36 };
   const end = curves.reduce((most, curve) => curve.x.reduce((high, at) => (at > high ? at : high), most), 0);
   return {
-    width, height: HEIGHT, margin: { l: 64, r: 12, t: 8, b: 36 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font,
+    width, height: HEIGHT, margin, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font,
     hovermode: "x unified", hoverlabel: { bgcolor: ink.panel, bordercolor: ink.muted, font: { ...font, color: ink.text } }, dragmode: "zoom",
     shapes: marks.map(({ x, severity, place }) => ({ type: "line", x0: x, x1: x, y0: 0.92, y1: 1, yref: "paper", line: { color: COLOURS[theme]?.[place], width: severity === "critical" ? 3 : 1.5, dash: severity === "critical" ? "solid" : "dot" } })),
     xaxis: { ...grid, range: [from ?? 0, to ?? Math.max(1, end)], title: { text: unit, font, standoff: 4 } },
-    yaxis: { ...grid, type: log ? "log" : "linear", nticks: 6, tickformat: log ? "~e" : "~g", fixedrange: true, autorange: true },
+    yaxis: { ...grid, ...yAxis(axis, HEIGHT - margin.t - margin.b, curves.flatMap(({ raw, smooth }) => [...raw, ...(smooth ?? [])])), fixedrange: true },
   };
 }

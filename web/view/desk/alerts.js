@@ -87,6 +87,7 @@ function row(alert, state, { t, act }) {
   const here = String(alert.id) === desk.alert;
   const silenced = (state.desk.silences.data ?? []).some((silence) => covers(silence, alert, serverNow(state)));
   const status = settled ? t("alerts.resolved") : alert.acknowledged_at ? t("alerts.acknowledged") : t("alerts.firing");
+  const opened = alert.opened_at ? clock(Date.parse(alert.opened_at), state.now) : null;
   const where = alert.layer ?? (alert.device === null ? null : `${t("desk.device")} ${alert.device}`);
   return h(
     "tr",
@@ -103,11 +104,11 @@ function row(alert, state, { t, act }) {
         where === null ? null : h("span", { class: "layer muted", title: where }, tail(where, 40)),
       ),
       h("p", { class: "gist" }, state.language === "zh" ? alert.message_zh || alert.message : alert.message),
-      h("p", { class: "narrow muted" }, `${alert.run} \u00b7 ${t("at_step", { step: count(alert.first_step) })} \u00b7 ${status}`),
+      h("p", { class: "narrow muted" }, `${alert.run} \u00b7 ${t("at_step", { step: count(alert.first_step) })}${opened === null ? "" : ` \u00b7 ${opened}`}`),
     ),
     h("td", { class: "mid" }, h("a", { class: "run-link", title: alert.run, href: act.link({ ...linkTo(alert) }) }, alert.run)),
     h("td", { class: "figure mid" }, count(alert.first_step)),
-    h("td", { class: "wide" }, alert.opened_at ? h("time", { datetime: alert.opened_at }, clock(Date.parse(alert.opened_at), state.now)) : "\u2014"),
+    h("td", { class: "wide" }, opened === null ? "\u2014" : h("time", { datetime: alert.opened_at }, opened)),
     h("td", { class: settled ? "muted" : "" }, status, silenced && !settled ? h("span", { class: "muted" }, ` \u00b7 ${t("desk.silenced")}`) : null),
   );
 }

@@ -113,7 +113,7 @@ function section({ name, entries }, against, state, context) {
     h("h2", { id: `config-${name}` }, t(`config.group.${name}`), " ", h("span", { class: "figure muted" }, count(entries.length))),
     h(
       "table",
-      { class: against === null ? "config-table" : "config-table beside" },
+      { class: "config-table" },
       h("thead", { class: against === null ? "sr" : "" }, h("tr", null, h("th", { scope: "col" }, t("config.name")), h("th", { scope: "col" }, t("config.own")), against === null ? null : h("th", { scope: "col" }, h("bdi", null, self ? t("config.self") : against)))),
       h(
         "tbody",

@@ -18,7 +18,7 @@ import { operands } from "./operands.js";
 /** @type {import("../charts.js").Chart} */
 const SCALE = { name: "loss_scale", height: 150, axis: "log2", kinds: ["loss_scale_collapse"], skips: true };
 /** @type {import("../charts.js").Chart} */
-const RATE = { name: "skip_rate", height: 96, axis: "linear", kinds: ["loss_scale_collapse"], skips: true };
+const RATE = { name: "skip_rate", height: 96, axis: "share", kinds: ["loss_scale_collapse"], skips: true };
 
 /** States that a person should look at, with a sign of their own beside the word. @type {Record<string, import("../../data/health.js").Severity>} */
 const GRAVE = { oscillating: "info", collapsing: "warning", "at minimum": "critical", "below one": "critical" };

@@ -52,7 +52,7 @@ function make(run, { index, picked, known, card }, state, context) {
     cell("headroom figure", headroomCell(run, context)),
     h("td", { class: "alerts-cell", role: role("cell") }, alertCounts(run, t)),
     cell("progress figure", progressCell(run, state, context)),
-    h("td", { class: "loss figure", role: role("cell") }, h("span", { class: "beside" }, lossCell(run))),
+    h("td", { class: "loss figure", role: role("cell") }, h("span", { class: "loss-line" }, lossCell(run))),
     cell("chip", chipCell(run), precisionCell(run, context)),
     cell("time figure", timeCell(run, state, context)),
   );
