@@ -109,6 +109,7 @@ def test_every_shape_of_the_contract_is_there(server: Running, agent: MakeAgent,
     assert set(server.json("/api/v1/runs")[0]) == {
         *("name", "state", "attempt", "steps", "started_at", "heartbeat_at", "finished_at"),
         *("last", "worst", "alerts", "alerts_past", "sparkline", "overhead", "world", "missing_ranks"),
+        *("tags", "archived_at", "max_steps", "pace", "chips", "precision"),
     }
     shown = server.json("/api/v1/runs/a%20run")
     assert {

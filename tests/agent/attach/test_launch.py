@@ -188,8 +188,10 @@ def conda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in (prefix / "bin", prefix / "conda-meta", prefix / "etc" / "conda" / "activate.d", site):
         folder.mkdir(parents=True)
     for part in library.iterdir():
-        if part.name != "site-packages":
+        if not part.name.endswith("-packages"):
             (site.parent / part.name).symlink_to(part)
+    # Where Debian's interpreter looks.
+    (site.parent / "dist-packages").symlink_to(site)
     shutil.copy(Path(sys._base_executable).resolve(), prefix / "bin" / "python")  # type: ignore[attr-defined]
     (prefix / "conda-meta" / "history").touch()
     (prefix / "etc" / "conda" / "activate.d" / "mine.sh").write_text("export OF_ACTIVATION=1\n")
