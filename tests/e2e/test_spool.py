@@ -45,8 +45,8 @@ class RealServer:
             return json.load(answer)
 
     def steps(self, writer: str) -> list[int]:
-        """The steps of "loss" that ``writer`` has on the server: those that are sealed already, then those of the frames
-        that are not, in the order of their batches."""
+        """The steps of "loss" that ``writer`` has on the server: those that are sealed already, then those of
+        frames that are not, in the order of their batches."""
         engine = create_engine(f"sqlite:///{self.data / 'floatscope.db'}")
         found: list[int] = []
         with engine.connect() as connection:
