@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +33,16 @@ class Demo:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
+
+    def begun(self) -> None:
+        """Waits until its run is there: a page that asks for it before is answered 404, which the console shows."""
+        end = time.monotonic() + 60
+        while True:
+            with urllib.request.urlopen(f"{self.url}/api/v1/runs", timeout=60) as answer:
+                if any(run["name"] == "demo" and run["steps"] for run in json.load(answer)):
+                    return
+            assert time.monotonic() < end, self.lines
+            time.sleep(0.05)
 
     def finish(self) -> int:
         """Its exit status, once it has ended by itself."""

@@ -43,6 +43,7 @@ def watcher(demo: Demo, program: Callable[[str], str]) -> Iterator[Watcher]:
     with browser(program("chromium")) as running:
         page = running.new_page(viewport={"width": 1440, "height": 900})
         complaints = listen(page, demo.url)
+        demo.begun()
         page.goto(f"{demo.url}/#/run/demo?kind=act_in")
         yield Watcher(page, complaints)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Page, expect
 
 from floatscope import wire
 from tests.chromium import Visit, visiting
@@ -160,9 +160,18 @@ def test_one_step_of_a_hundred_thousand_is_seen_in_every_chart_of_it(visit: Visi
 def test_a_brush_on_any_chart_moves_every_trace(visit: Visit) -> None:
     _go(visit, "full", len(CHARTS))
     for title in CHARTS:
+        # Charts are drawn one after the other.
+        visit.page.wait_for_function(f"() => ({_FRAMES})().every(({{ range: [first] }}) => first < 1)")
         _brush(visit, title)
         visit.page.get_by_role("button", name=re.compile("^Whole run")).click()
         visit.page.wait_for_url(lambda url: "from=" not in url)
+
+
+def _ranges(page: Page, wanted: list[float]) -> None:
+    """Waits until every chart shows that range of steps."""
+    page.wait_for_function(
+        f"(wanted) => ({_FRAMES})().every(({{ range }}) => range.join() === wanted.join())", arg=wanted
+    )
 
 
 def _brush(visit: Visit, title: str) -> None:
@@ -180,10 +189,7 @@ def _brush(visit: Visit, title: str) -> None:
     assert span is not None
     first, last = int(span[1]), int(span[2])
     assert FULL * 0.2 < first < FULL * 0.3 < FULL * 0.45 < last < FULL * 0.55
-    wanted = [first - 0.5, last + 0.5]
-    page.wait_for_function(
-        f"(wanted) => ({_FRAMES})().every(({{ range }}) => range.join() === wanted.join())", arg=wanted
-    )
+    _ranges(page, [first - 0.5, last + 0.5])
     expect(page.locator(".heat-map")).to_have_attribute("aria-label", re.compile(f"steps {first} to {last}\\."))
     checkpoints = [step for step in range(99, FULL, 100) if first <= step <= last]
     expect(page.locator(".lane .saved")).to_have_count(len(checkpoints))
@@ -196,6 +202,7 @@ def test_alerts_and_checkpoints_are_on_every_chart_and_lead_to_what_they_mark(vi
         alerts = json.load(answer)
     for title in CHARTS:
         rail = _chart(visit, title).locator(".rail")
+        expect(rail.locator(".on-rail:not(.saved)").first).to_be_visible()
         counts = [int(text or 1) for text in rail.locator(".on-rail:not(.saved)").all_inner_texts()]
         assert sum(counts) == len(alerts) > 1, "one that is under another is counted there"
         assert rail.locator(".on-rail.saved").count() == FULL // 100
@@ -220,6 +227,7 @@ def test_a_single_alert_opens_from_its_mark(visit: Visit) -> None:
         first = json.load(answer)[0]
     page.route("**/api/v1/runs/full/alerts", lambda route: route.fulfill(json=[first]))
     _go(visit, "full", len(CHARTS))
+    page.reload()
     mark = _chart(visit, "Learning rate").locator(".rail .on-rail:not(.saved)")
     expect(mark).to_have_attribute("title", re.compile(r"Loss spike .* (critical|warning) .* Open the alert"))
     mark.click()

@@ -326,9 +326,12 @@ def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
     server.start()
     sender.close("finished")
     arrived = server.steps()
-    assert arrived == list(range(arrived[0], 400))
+    # What was being sent while the last steps came in was no longer the spool's to give up.
+    assert arrived == sorted(set(arrived))
+    assert arrived[0] > 0
+    assert arrived[-100:] == list(range(300, 400))
     assert {gap.reason for gap in server.gaps()} == {"spool_full"}
-    assert sum(gap.count for gap in server.gaps()) == arrived[0] == sender.stats().lost["spool_full"]
+    assert sum(gap.count for gap in server.gaps()) == 400 - len(arrived) == sender.stats().lost["spool_full"]
     assert [event.step for body in server.bodies() for event in body.events] == [3]
     assert_numbered(server)
 
