@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from floatscope import wire
 from floatscope_server.alerts.rehearsal import rehearse
-from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters
 from floatscope_server.rules.presets import changed
+from tests.server.alerts.recordings import recorded
 
 Alerts = list[tuple[str, str, int, str]]
 
@@ -27,24 +27,7 @@ def _found(
     samples: Iterable[wire.Device | tuple[wire.Device, ...]], rules: RuleParameters | None = None
 ) -> list[dict[str, Any]]:
     """What a recording gives; the row is the step."""
-    bodies = [one if isinstance(one, tuple) else (one,) for one in samples]
-    return rehearse(
-        rules or RuleParameters(),
-        [
-            Observation(
-                run_id=1,
-                run="run",
-                attempt=1,
-                rank=0,
-                writer="w",
-                seq=row + 1,
-                world=1,
-                body=wire.Body(first_step=row, steps=1, devices=devices),
-                layers={},
-            )
-            for row, devices in enumerate(bodies)
-        ],
-    )
+    return rehearse(rules or RuleParameters(), recorded(samples))
 
 
 def _fired(samples: Iterable[wire.Device | tuple[wire.Device, ...]], rules: RuleParameters | None = None) -> Alerts:

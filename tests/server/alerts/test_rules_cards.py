@@ -18,6 +18,7 @@ from floatscope_server.observation import Observation
 from floatscope_server.rules import RuleParameters
 from floatscope_server.rules.stalled import Stalled, Window, judge
 from floatscope_server.rules.verdict import Status
+from tests.server.alerts.recordings import recorded
 
 if TYPE_CHECKING:
     from tests.server.alerts.conftest import Build
@@ -28,24 +29,6 @@ GIB = 1 << 30
 def _sample(at: float, **figures: Any) -> wire.Device:  # noqa: ANN401 - of wire.Device
     given = {"index": 0, "backend": "test", "vram_total_bytes": 64 * GIB, **figures}
     return wire.Device(time_ns=int(at * 1e9), **given)
-
-
-def _rows(samples: Iterable[wire.Device]) -> list[Observation]:
-    """A recording without a run: each sample's row is its step."""
-    return [
-        Observation(
-            run_id=1,
-            run="run",
-            attempt=1,
-            rank=0,
-            writer="w",
-            seq=row + 1,
-            world=1,
-            body=wire.Body(first_step=row, steps=1, devices=(sample,)),
-            layers={},
-        )
-        for row, sample in enumerate(samples)
-    ]
 
 
 def _fired(observations: Iterable[Observation]) -> list[tuple[str, str, int]]:
@@ -59,17 +42,17 @@ def _fired(observations: Iterable[Observation]) -> list[tuple[str, str, int]]:
 )
 def test_a_card_that_is_nearly_full(used: float, total: int, fires: bool) -> None:
     sample = _sample(0, vram_total_bytes=total, vram_used_bytes=int(used * total))
-    assert _fired(_rows([sample])) == ([("vram_near_oom", "warning", 0)] if fires else [])
+    assert _fired(recorded([sample])) == ([("vram_near_oom", "warning", 0)] if fires else [])
 
 
 def test_activity_of_the_memory_is_no_occupancy() -> None:
-    assert _fired(_rows([_sample(0, vram_used_bytes=GIB, memory_busy_percent=100.0)])) == []
-    assert _fired(_rows([_sample(0, vram_total_bytes=None, vram_used_bytes=GIB)])) == []
+    assert _fired(recorded([_sample(0, vram_used_bytes=GIB, memory_busy_percent=100.0)])) == []
+    assert _fired(recorded([_sample(0, vram_total_bytes=None, vram_used_bytes=GIB)])) == []
 
 
 def test_an_allocator_that_retries() -> None:
     retries = [3, 3, 3, 4]
-    found = rehearse(RuleParameters(), _rows([_sample(i, alloc_retries=n) for i, n in enumerate(retries)]))
+    found = rehearse(RuleParameters(), recorded([_sample(i, alloc_retries=n) for i, n in enumerate(retries)]))
     assert [(a["kind"], a["first_step"], a["reason"], a["device"]) for a in found] == [
         ("vram_near_oom", 3, "allocator_retry", "card0")
     ]
@@ -78,8 +61,8 @@ def test_an_allocator_that_retries() -> None:
 def test_memory_that_creeps_up() -> None:
     mib = 1 << 20
     creep = [_sample(10 * i, vram_total_bytes=24576 * mib, vram_used_bytes=(10000 + 200 * i) * mib) for i in range(51)]
-    assert _fired(_rows(creep)) == [("vram_leak", "warning", 49)]
-    assert _fired(_rows([msgspec.structs.replace(s, time_ns=0) for s in creep])) == [("vram_leak", "warning", 49)]
+    assert _fired(recorded(creep)) == [("vram_leak", "warning", 49)]
+    assert _fired(recorded([msgspec.structs.replace(s, time_ns=0) for s in creep])) == [("vram_leak", "warning", 49)]
 
 
 @given(
@@ -88,14 +71,14 @@ def test_memory_that_creeps_up() -> None:
 )
 def test_a_level_is_no_leak_and_no_jitter(level: float, noise: list[float]) -> None:
     samples = [_sample(i, vram_used_bytes=int(64 * GIB * (level + 0.0005 * n))) for i, n in enumerate(noise)]
-    assert _fired(_rows(samples)) == []
+    assert _fired(recorded(samples)) == []
 
 
 def test_a_slope_that_would_take_for_ever_is_no_leak() -> None:
     slow = [_sample(i, vram_used_bytes=int(64 * GIB * (0.2 + 0.001 * i))) for i in range(60)]
-    assert _fired(_rows(slow)) == []
+    assert _fired(recorded(slow)) == []
     fast = [_sample(i, vram_used_bytes=int(64 * GIB * (0.2 + 0.002 * i))) for i in range(60)]
-    assert [kind for kind, *_ in _fired(_rows(fast))] == ["vram_leak"]
+    assert [kind for kind, *_ in _fired(recorded(fast))] == ["vram_leak"]
 
 
 def test_a_model_that_is_loaded_is_no_leak(build: Build) -> None:
@@ -111,7 +94,7 @@ def test_memory_that_jumps(jumps: int, fires: bool) -> None:
     used = [0.3] * 20
     for i in range(jumps):
         used.append(0.41 if i % 2 == 0 else 0.3)
-    found = _fired(_rows([_sample(i, vram_used_bytes=int(64 * GIB * share)) for i, share in enumerate(used)]))
+    found = _fired(recorded([_sample(i, vram_used_bytes=int(64 * GIB * share)) for i, share in enumerate(used)]))
     assert found == ([("vram_jitter", "info", 29)] if fires else [])
 
 
@@ -120,18 +103,18 @@ def _busy(values: Iterable[float], **figures: Any) -> list[wire.Device]:  # noqa
 
 
 def test_one_zero_between_two_steps_is_no_drop() -> None:
-    assert _fired(_rows(_busy([97.0] * 200 + [0.0] + [97.0] * 100))) == []
-    assert _fired(_rows(_busy([0.0 if i % 3 == 0 else 97.0 for i in range(300)]))) == []
-    assert _fired(_rows(_busy([0.0]))) == []
+    assert _fired(recorded(_busy([97.0] * 200 + [0.0] + [97.0] * 100))) == []
+    assert _fired(recorded(_busy([0.0 if i % 3 == 0 else 97.0 for i in range(300)]))) == []
+    assert _fired(recorded(_busy([0.0]))) == []
 
 
 def test_a_card_that_does_half_of_what_it_did() -> None:
     drops = [("gpu_util_drop", "warning")]
-    found = _fired(_rows(_busy([90.0] * 200 + [40.0] * 100)))
+    found = _fired(recorded(_busy([90.0] * 200 + [40.0] * 100)))
     assert [alert[:2] for alert in found] == drops
     assert 229 <= found[0][2] <= 232
-    assert _fired(_rows(_busy([90.0] * 200 + [46.0] * 100))) == []
-    assert _fired(_rows(_busy([10.0] * 200 + [0.0] * 100))) == []
+    assert _fired(recorded(_busy([90.0] * 200 + [46.0] * 100))) == []
+    assert _fired(recorded(_busy([10.0] * 200 + [0.0] * 100))) == []
 
 
 @pytest.mark.parametrize(("second", "owned", "fires"), [(60.0, True, True), (70.0, True, False), (60.0, False, False)])
@@ -143,7 +126,7 @@ def test_cards_of_a_run_that_differ(second: float, owned: bool, fires: bool) -> 
         ]
         for i in range(400)
     ]
-    observations = _rows([pair[0] for pair in used])
+    observations = recorded([pair[0] for pair in used])
     both = [
         dataclasses.replace(o, body=msgspec.structs.replace(o.body, devices=tuple(pair)))
         for o, pair in zip(observations, used, strict=True)
