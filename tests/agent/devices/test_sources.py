@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -26,6 +26,25 @@ if TYPE_CHECKING:
     StartSidecar = Callable[..., RunningSidecar]
 
 GIB = 1 << 30
+
+FIGURES: dict[str, Any] = {
+    "vram_used_bytes": 40 * GIB,
+    "vram_total_bytes": 192 * GIB,
+    "busy_percent": 87.0,
+    "memory_busy_percent": 55.0,
+    "power_watts": 512.0,
+    "temperature_celsius": 61.0,
+    "core_clock_mhz": 2100.0,
+    "memory_clock_mhz": 1300.0,
+    "pcie_width": 16,
+    "pcie_speed_gts": 32.0,
+    "pcie_max_width": 16,
+    "pcie_max_speed_gts": 32.0,
+    "pcie_replays": 3,
+    "ecc_corrected": 8,
+    "ecc_uncorrected": 0,
+}
+"""What sysfs tells of a card of ``fake_sys``."""
 
 
 @pytest.mark.parametrize(
@@ -75,21 +94,7 @@ def test_sysfs_reads_every_figure_in_its_unit(fake_sys: FakeSys) -> None:
         index=0,
         pci="0000:05:00.0",
         name="AMD Instinct MI300X OAM",
-        vram_used_bytes=40 * GIB,
-        vram_total_bytes=192 * GIB,
-        busy_percent=87.0,
-        memory_busy_percent=55.0,
-        power_watts=512.0,
-        temperature_celsius=61.0,
-        core_clock_mhz=2100.0,
-        memory_clock_mhz=1300.0,
-        pcie_width=16,
-        pcie_speed_gts=32.0,
-        pcie_max_width=16,
-        pcie_max_speed_gts=32.0,
-        pcie_replays=3,
-        ecc_corrected=8,
-        ecc_uncorrected=0,
+        **FIGURES,
     )
     assert second.pci == "0000:25:00.0"
 
@@ -188,21 +193,7 @@ def test_pyrsmi_finds_the_cards_and_sysfs_fills_the_rest(
         index=1,
         pci="0000:05:00.0",
         name="Instinct A",
-        vram_used_bytes=40 * GIB,
-        vram_total_bytes=192 * GIB,
-        busy_percent=87.0,
-        memory_busy_percent=55.0,
-        power_watts=512.0,
-        temperature_celsius=61.0,
-        core_clock_mhz=2100.0,
-        memory_clock_mhz=1300.0,
-        pcie_width=16,
-        pcie_speed_gts=32.0,
-        pcie_max_width=16,
-        pcie_max_speed_gts=32.0,
-        pcie_replays=3,
-        ecc_corrected=8,
-        ecc_uncorrected=0,
+        **FIGURES,
     )
     cards.write_text(cards.read_text().replace("11 22", "99 22"))
     running.until(lambda sample: sample.devices[0].busy_percent == 99.0)
