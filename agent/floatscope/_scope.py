@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +22,7 @@ from floatscope._backend import Backend
 from floatscope._compiled import compiled_code_tap
 from floatscope._config import Config, configured, disabled_by_environment
 from floatscope._deepspeed import DeepSpeedTap
+from floatscope._exit import call_at_exit
 from floatscope._gradients import GradientTap
 from floatscope._guard import Guard
 from floatscope._layers import Coverage, CoverageReport, LayerTable
@@ -118,9 +117,7 @@ class Scope:
         _attached[model] = self
         self._on_collection = weakref.finalize(model, self._model_is_gone)
         self._on_collection.atexit = False
-        # Functions run in the reverse order: this one before that of the sender, whose module may be newer.
-        atexit.unregister(_close_all_at_exit)
-        atexit.register(_close_all_at_exit)
+        call_at_exit(_close_all)
 
     @property
     def coverage(self) -> Coverage:
@@ -376,10 +373,7 @@ class Scope:
             self._end_step()
 
 
-def _close_all_at_exit() -> None:
-    # The interpreter leaves the exception that ended the program here.
-    # An interactive session keeps the last of any number of errors there, and outlives them.
-    failed = hasattr(sys, "last_type") and not hasattr(sys, "ps1")
+def _close_all(failed: bool) -> None:
     scopes = list(_attached.values())
     try:
         # All flush at once: then none waits longer than one would alone.

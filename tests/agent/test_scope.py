@@ -272,23 +272,42 @@ def test_user_exceptions_pass_through() -> None:
 
 
 PROGRAM = """
-import sys, torch, floatscope
+import multiprocessing, sys, torch, floatscope
 from floatscope._memory import MemorySink
 class Telling(MemorySink):
     def finish(self, reason):
         print("closed", reason, flush=True)
-model = torch.nn.Linear(2, 2)
-scope = floatscope.watch(model, _sink=Telling())
-scope.step(loss=1.0)
-if sys.argv[1] == "raise":
-    raise RuntimeError("training failed")
+def train():
+    global model
+    model = torch.nn.Linear(2, 2)
+    scope = floatscope.watch(model, _sink=Telling())
+    scope.step(loss=1.0)
+    if sys.argv[1].endswith("raise"):
+        raise RuntimeError("training failed")
+    if sys.argv[1].endswith("exit"):
+        sys.exit(3)
+if sys.argv[1].startswith("forked"):
+    child = multiprocessing.get_context("fork").Process(target=train)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+train()
 if sys.argv[1] == "interactive":
     sys.ps1, sys.last_type = "In : ", KeyError
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "reason"), [("end", 0, "finished"), ("raise", 1, "failed"), ("interactive", 0, "finished")]
+    ("how", "status", "reason"),
+    [
+        ("end", 0, "finished"),
+        ("exit", 3, "finished"),
+        ("raise", 1, "failed"),
+        ("interactive", 0, "finished"),
+        ("forked end", 0, "finished"),
+        ("forked exit", 3, "finished"),
+        ("forked raise", 1, "failed"),
+    ],
 )
 def test_the_end_of_the_program_closes(how: str, status: int, reason: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"

@@ -28,6 +28,11 @@ def train(steps):
         optimizer.step()
     return model
 
+def wait_for_runs(number):
+    "Who ends at once takes along what is not on the disk yet."
+    while len(list(pathlib.Path(os.environ["FLOATSCOPE_DIR"]).glob("*/about"))) < number:
+        time.sleep(0.01)
+
 if sys.argv[1:] == ["again"]:
     train(3)
     sys.exit()
@@ -73,9 +78,21 @@ PROGRAMS = {
             _, status = os.wait()
             sys.exit(os.waitstatus_to_exitcode(status) + 5)
         train(2)
+        wait_for_runs(2)
         os._exit(0)
         """,
         status=5,
+        runs=2,
+    ),
+    "trains_in_processes_that_it_forks": Program(
+        """
+        import multiprocessing
+        children = [multiprocessing.get_context("fork").Process(target=train, args=(3,)) for _ in range(2)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        """,
         runs=2,
     ),
     "daemonises": Program(
@@ -107,8 +124,7 @@ PROGRAMS = {
     "is_killed": Program(
         """
         model = train(3)
-        while not list(pathlib.Path(os.environ["FLOATSCOPE_DIR"]).glob("*/*.spool")):
-            time.sleep(0.01)
+        wait_for_runs(1)
         os.kill(os.getpid(), 9)
         """,
         status=-signal.SIGKILL,
