@@ -150,7 +150,7 @@ class RunningSidecar:
         assert self.process.stdout is not None
         return decode_line(self.process.stdout.readline())
 
-    def until(self, wanted: Callable[[Sample], bool], within_s: float = 20.0) -> Sample:
+    def until(self, wanted: Callable[[Sample], bool], within_s: float = 60.0) -> Sample:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             line = self.line()
@@ -164,7 +164,7 @@ class RunningSidecar:
         assert self.process.stdout is not None
         self.process.stdin.close()
         try:
-            assert self.process.wait(20) == 0
+            assert self.process.wait(60) == 0
         finally:
             self.process.kill()
             self.process.stdout.close()
@@ -185,7 +185,7 @@ def sidecar(fake_sys: FakeSys) -> Iterator[Callable[..., RunningSidecar]]:
 
 @pytest.fixture
 def until() -> Callable[..., None]:
-    def wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true in time"
