@@ -27,7 +27,6 @@ from floatscope._sender import Limits, Sender
 from floatscope._spool._spooler import SpoolPlace
 from tests.agent.sender.spooling import WRITER
 
-
 PATIENT = Limits(flush_s=60.0)
 """However slow the machine: a server that is there gets everything before ``close`` gives up."""
 UNHURRIED = Timing(open_s=60.0)
