@@ -18,10 +18,10 @@ from websockets.sync.client import connect
 
 from floatscope import wire
 from floatscope_server import app as application
+from floatscope_server.access import Session, Token
 from floatscope_server.app import ROUTERS, create_app
 from floatscope_server.auth import MESSAGES, ROUTES, unclassified
 from floatscope_server.live_socket import LIVE_MESSAGES
-from floatscope_server.models import Session, Token
 from floatscope_server.pagefiles import PageFiles
 from floatscope_server.security import CONTENT_SECURITY_POLICY
 from floatscope_server.settings import Settings
