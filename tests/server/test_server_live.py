@@ -43,7 +43,7 @@ class Page:
     def until(self, kind: str) -> Any:  # noqa: ANN401 - JSON
         """The next message of type ``kind``; a heat block comes as (meta, arrays)."""
         while True:
-            data = self._connection.recv(timeout=30)
+            data = self._connection.recv(timeout=60)
             if isinstance(data, bytes):
                 meta, arrays = self._unpack(data)
                 if kind == "heat":
@@ -261,7 +261,7 @@ def test_no_more_viewers_than_allowed(start: Start, unpack: Unpack) -> None:
     with connect(url, compression=None) as first:
         Page(first, unpack).until("welcome")
         with connect(url, compression=None) as second, pytest.raises(ConnectionClosed, match="1013"):
-            second.recv(timeout=30)
+            second.recv(timeout=60)
 
 
 def test_a_run_that_cannot_be_shown_ends_no_news_of_others(

@@ -47,7 +47,7 @@ def page(server: Running, wrong: str, program: Callable[[str], str]) -> Iterator
 
 def saved(page: Page, label: str, folder: Path) -> tuple[str, bytes]:
     """Name and content of what the button gives."""
-    with page.expect_download(timeout=30_000) as download:
+    with page.expect_download(timeout=60_000) as download:
         page.get_by_role("button", name=label).click()
     path = folder / "picture.png"
     download.value.save_as(path)
@@ -61,7 +61,7 @@ def test_a_chart_becomes_a_picture(page: tuple[Page, Complaints], drawn: str, tm
         shown.route("**/plotly.min.js", lambda route: None)  # it never comes
         shown.reload()
     plot = shown.locator("section.chart", has_text="Gradient norm").locator(".plot")
-    plot.locator(".js-plotly-plot .main-svg" if drawn == "plotly" else "canvas").first.wait_for(timeout=30_000)
+    plot.locator(".js-plotly-plot .main-svg" if drawn == "plotly" else "canvas").first.wait_for(timeout=60_000)
     box = plot.bounding_box()
     assert box is not None
     name, png = saved(shown, "Save as PNG: Gradient norm", tmp_path)
@@ -72,7 +72,7 @@ def test_a_chart_becomes_a_picture(page: tuple[Page, Complaints], drawn: str, tm
 def test_a_heat_map_becomes_a_picture_with_its_legend(page: tuple[Page, Complaints], tmp_path: Path) -> None:
     shown, _ = page
     cells = shown.locator(".heat-map")
-    cells.wait_for(timeout=30_000)
+    cells.wait_for(timeout=60_000)
     box, scale = cells.bounding_box(), shown.locator(".legend canvas").bounding_box()
     assert box is not None
     assert scale is not None
@@ -92,7 +92,7 @@ def _check(page: Page, png: bytes, width: float, height: float) -> None:
 
 def test_the_page_offers_the_report_in_its_language(page: tuple[Page, Complaints], tmp_path: Path) -> None:
     shown, _ = page
-    with shown.expect_download(timeout=30_000) as download:
+    with shown.expect_download(timeout=60_000) as download:
         shown.get_by_role("link", name="Report").click()
     assert download.value.suggested_filename == "floatscope-img-src-x-onerror-alert-1.html"
     target = tmp_path / "report.html"
