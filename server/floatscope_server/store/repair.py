@@ -20,9 +20,11 @@ from floatscope_server.models import (
     StreamState,
     Tile,
     TileRaw,
+    WalFrame,
 )
 from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.climb import Climb
+from floatscope_server.store.framed import is_whole
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
 from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, read_planes, replace_tiles
 from floatscope_server.tiles.codec import TileError, decode
@@ -39,7 +41,7 @@ __all__ = ["Mending", "Suspect", "chunk_fault", "chunk_title", "fault", "mend", 
 
 
 class Suspect(NamedTuple):
-    """A row of ``tile_raw``, ``tile``, ``hist_tile`` or ``scalar_chunk`` that may be damaged."""
+    """A row of ``tile_raw``, ``tile``, ``hist_tile``, ``scalar_chunk`` or ``wal_frame`` that may be damaged."""
 
     table: str
     id: int
@@ -87,6 +89,8 @@ def mend(session: Session, suspect: Suspect) -> Mending | None:
     """What to do about ``suspect``; None if it is sound, or not there any more."""
     if suspect.table in _CHUNKS:
         return _mend_chunk(session, suspect)
+    if suspect.table == WalFrame.__tablename__:
+        return _mend_frame(session, suspect)
     raw = suspect.table == TileRaw.__tablename__
     table: Any = TileRaw if raw else Tile
     row = session.get(table, suspect.id)
@@ -167,6 +171,24 @@ def _mend_chunk(session: Session, suspect: Suspect) -> Mending | None:
 
     text = f"{chunk_title(session, table, row)} is damaged ({found}): dropped, and declared as a gap"
     return Mending(text=text, apply=apply)
+
+
+def _mend_frame(session: Session, suspect: Suspect) -> Mending | None:
+    frame = session.get(WalFrame, suspect.id)
+    stream = None if frame is None else session.get(Stream, frame.stream_id)
+    if frame is None or stream is None or is_whole(frame.data):
+        return None
+    # Readings of cards go by seconds, and have no steps to name.
+    first, last = (0, 0) if stream.name == "gpu" else (frame.first, frame.first + frame.n - 1)
+    reason = f"a stored frame of {stream.name} was damaged"
+    gap = Gap(run_id=stream.run_id, rank=frame.rank, first=first, last=last, count=1, reason=reason)
+
+    def apply(session: Session) -> None:
+        session.connection().execute(delete(WalFrame).where(col(WalFrame.id) == suspect.id))
+        session.add(gap)
+
+    text = f"a frame of {stream.name}, {frame.first} to {frame.first + frame.n - 1}, run {stream.run_id} is damaged"
+    return Mending(text=f"{text}: dropped, and declared as a gap", apply=apply)
 
 
 def _chunk_of(
