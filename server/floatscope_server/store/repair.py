@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import (
@@ -26,7 +26,7 @@ from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.climb import Climb
 from floatscope_server.store.framed import is_whole
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
-from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, read_planes, replace_tiles
+from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, outdate, read_planes, replace_tiles
 from floatscope_server.tiles.codec import TileError, decode
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.hist import HistRows
@@ -165,12 +165,32 @@ def _mend_chunk(session: Session, suspect: Suspect) -> Mending | None:
         gap = Gap(run_id=run_id, rank=rank, first=row.first_step, last=row.last_step, count=row.n, reason=reason)
 
     def apply(session: Session) -> None:
+        # A coarse one is read from the level below from now on.
+        outdate(session.connection(), *_state_of(table, suspect.id))
         session.connection().execute(delete(table).where(col(table.id) == suspect.id))
         if gap is not None:
             session.add(gap)
 
     text = f"{chunk_title(session, table, row)} is damaged ({found}): dropped, and declared as a gap"
     return Mending(text=text, apply=apply)
+
+
+def _state_of(
+    table: type[HistTile] | type[ScalarChunk], number: int
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Where the state of its stream and attempt is."""
+    if table is HistTile:
+        of_tile = col(HistTile.id) == number
+        stream, attempt = select(col(HistTile.stream_id)).where(of_tile), select(col(HistTile.attempt)).where(of_tile)
+    else:
+        of_series = select(col(ScalarChunk.series_id)).where(col(ScalarChunk.id) == number).scalar_subquery()
+        attempt = select(col(ScalarSeries.attempt)).where(col(ScalarSeries.id) == of_series)
+        stream = (
+            select(col(Stream.id))
+            .join(ScalarSeries, col(ScalarSeries.stream) == col(Stream.name))
+            .where(col(ScalarSeries.run_id) == col(Stream.run_id), col(ScalarSeries.id) == of_series)
+        )
+    return col(StreamState.stream_id).in_(stream), col(StreamState.attempt).in_(attempt)
 
 
 def _mend_frame(session: Session, suspect: Suspect) -> Mending | None:
