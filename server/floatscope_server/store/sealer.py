@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from floatscope_server.allocator import give_back
-from floatscope_server.database import StoreError, trouble
+from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
 from floatscope_server.store.backoff import doubled
@@ -162,7 +162,9 @@ class Sealer:
                 else:
                     done = self._seal_of(self._advanced())
             except Exception as error:  # noqa: BLE001 - logged, and tried again
-                _log.warning("what is due to be sealed could not be read: %s", error, exc_info=not _is_known(error))
+                _log.warning(
+                    "what is due to be sealed could not be read: %s", reason(error), exc_info=not _is_known(error)
+                )
             # Two pieces follow each other with a pause: acknowledgements come first.
             pause = _PAUSE_S if self.between() else _TICK_S
             with self._wake:
@@ -241,7 +243,7 @@ class Sealer:
             self._paused[part] = _Pause(self._monotonic() + seconds, seconds)
             text = "stream %d, attempt %d could not be sealed at tile %d; trying again in %g s: %s"
             _log.warning(
-                text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not _is_known(error)
+                text, due.key.stream_id, due.key.attempt, due.idx, seconds, reason(error), exc_info=not _is_known(error)
             )
             return 0
         if due.late:
