@@ -6,10 +6,32 @@ const web = new URL("../../web/", import.meta.url);
 const index = readFileSync(new URL("index.html", web), "utf8");
 const modules = readdirSync(web, { recursive: true }).filter((name) => name.endsWith(".js") && !name.startsWith("node_modules"));
 
+/** The modules that a module imports, those of these, and so on, without itself. @param {string} entry */
+function neededBy(entry) {
+  /** @type {Set<string>} */
+  const found = new Set([entry]);
+  for (const name of found) {
+    const source = readFileSync(new URL(name, web), "utf8");
+    for (const [, address] of source.matchAll(/^(?:import|export)\b[^;"]*"(\.[^"]+)";$/gm)) found.add(new URL(address ?? "", new URL(name, web)).href.slice(web.href.length));
+  }
+  found.delete(entry);
+  return found;
+}
+
+/** @param {RegExp} line */
+const named = (line) => [...index.matchAll(line)].map((match) => match[1]);
+
 test("the page asks for every module at once instead of finding them one import at a time", () => {
-  const preloaded = [...index.matchAll(/rel="modulepreload" href="\/static\/([^"]+)"/g)].map((match) => match[1]);
-  const needed = modules.filter((name) => name !== "main.js" && name !== "data/types.js"); // the entry itself, and types alone
-  assert.deepEqual(preloaded, needed.sort());
+  const preloaded = named(/rel="modulepreload"[^>]* href="\/static\/([^"]+)"/g);
+  const needed = modules.filter((name) => !["main.js", "first.js", "data/types.js"].includes(name)); // entries, and types alone
+  assert.deepEqual(preloaded.toSorted(), needed.toSorted());
+});
+
+test("what the first questions need is asked for before all the rest, and they before what is left of it", () => {
+  const [first = [], rest = []] = [named(/rel="modulepreload" href="\/static\/([^"]+)"/g), named(/rel="modulepreload" fetchpriority="low" href="\/static\/([^"]+)"/g)];
+  assert.deepEqual(first, [...neededBy("first.js")].sort());
+  assert.deepEqual(rest, rest.toSorted());
+  assert(index.indexOf("/static/first.js") < index.indexOf("modulepreload") && index.indexOf('rel="modulepreload" href') < index.indexOf("stylesheet"));
 });
 
 test("nothing on the page comes from elsewhere, nothing is inline", () => {
