@@ -32,7 +32,13 @@ function readingOf(grid, rev) {
       if (value !== undefined) values.push(value);
     }
   }
-  for (const value of grid.values) if (value < peak) peak = value;
+  // By number: an iterator takes several times as long over the cells of a thousand layers.
+  for (let row = 0; row < grid.meta.layers.length; row++) {
+    for (let at = row * grid.stride, end = at + grid.columns; at < end; at++) {
+      const value = /** @type {number} */ (grid.values[at]);
+      if (value < peak) peak = value;
+    }
+  }
   return (held = { grid, rev, values, peak });
 }
 
