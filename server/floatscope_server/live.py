@@ -8,30 +8,26 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from itertools import groupby
 
 import msgspec
 import numpy as np
 
 from floatscope import wire
-from floatscope_server.blocks import pack
-from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json
+from floatscope_server.live_columns import Heat, Told, heat_blocks
 from floatscope_server.observation import Observation
 from floatscope_server.query.devices import sample_of
-from floatscope_server.query.fields import METRICS
-from floatscope_server.query.layertable import log2_limits
-from floatscope_server.query.ratio import live_ratio
+from floatscope_server.query.layertable import RunLayers
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
-__all__ = ["Heat", "LiveHub", "Viewer"]
+__all__ = ["LiveHub", "Viewer"]
 
 _APART_S = 0.2
 """From the beginning of one flush to that of the next. A flush that began so long after the end of the last one had the
@@ -44,15 +40,6 @@ _NOTICES_S = 0.5
 """Between two notices about the same run."""
 _MAX_PENDING_BYTES = 16 << 20
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
-    """The heat map that a viewer looks at."""
-
-    kind: str
-    metric: str
-    format: str
 
 
 class Viewer:
@@ -112,7 +99,7 @@ class _Pending:
     points: dict[str, list[list[object]]] = field(default_factory=dict)
     devices: list[dict[str, object]] = field(default_factory=list)
     events: list[dict[str, object]] = field(default_factory=list)
-    summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = field(default_factory=list)
+    summaries: list[Told] = field(default_factory=list)
     layers: bool = False
     overflow: bool = False
     nbytes: int = 0
@@ -145,6 +132,8 @@ class LiveHub:
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._changed: set[str] = set()
+        self._layers: dict[str, RunLayers] = {}
+        """Of runs that are looked at, with what was made of them for the last columns."""
         self._ready = _Ready.NOTHING
         self._woken = asyncio.Event()
         """Set, in the event loop, after ``_ready`` has risen."""
@@ -203,7 +192,14 @@ class LiveHub:
                 pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
             pending.devices += [sample_of(device, observation.rank) for device in body.devices]
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
-            pending.summaries += [(summary, observation.layers) for summary in body.summaries]
+            layers = self._layers_of(observation)
+            pending.summaries += [(summary, layers) for summary in body.summaries]
+
+    def _layers_of(self, observation: Observation) -> RunLayers:
+        held = self._layers.get(observation.run)
+        if held is None or held.layers is not observation.layers:
+            held = self._layers[observation.run] = RunLayers(observation.layers, digest="")
+        return held
 
     def run_changed(self, name: str) -> None:
         """Tell everybody of the run's line in the list, soon."""
@@ -243,6 +239,7 @@ class LiveHub:
             with self._lock:
                 pending, self._pending = self._pending, {}
                 self._ready = _Ready.NOTHING
+                self._layers = {run: self._layers[run] for run in pending.keys() & self._layers.keys()}
             for run, content in pending.items():
                 await self._alone(run, partial(self._flush, run, content))
 
@@ -323,47 +320,3 @@ def _size(body: wire.Body) -> int:
     summaries = sum(len(field.data) for summary in body.summaries for field in summary.fields)
     points = sum(len(series.steps) for series in body.scalars)
     return summaries + 16 * points + 1000 * (1 + len(body.events) + len(body.devices))
-
-
-def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]]) -> list[bytes]:
-    """New columns of ``heat`` as FSB1: of each step the worst of its ranks, neighbouring steps of the same layers
-    joined."""
-    metric = METRICS[heat.metric]
-    worse = np.fmin if metric.worst == "min" else np.fmax
-    columns: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
-    for summary, layers in summaries:
-        if summary.kind != heat.kind:
-            continue
-        frame = Frame.of(summary)
-        rows = frame.layers.tolist()
-        shown = [layers[index] for index in rows]
-        limits = log2_limits(shown, heat.kind, heat.format, metric)
-        plane = metric.plane(frame, limits[frame.layers])
-        if metric.over is not None:
-            plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
-        steps = columns.setdefault(tuple(rows), {})
-        for step, values in enumerate(plane, frame.first_step):
-            steps[step] = worse(steps[step], values) if step in steps else values
-    return [
-        pack(
-            {
-                "type": "heat",
-                "run": run,
-                "kind": heat.kind,
-                "metric": heat.metric,
-                "format": heat.format,
-                "first_step": first,
-                "layers": rows,
-            },
-            {"values": np.stack([steps[step] for step in range(first, last + 1)])},
-        )
-        for rows, steps in columns.items()
-        for first, last in _stretches(steps)
-    ]
-
-
-def _stretches(steps: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of neighbouring ``steps``."""
-    for _, run in groupby(enumerate(sorted(steps)), key=lambda place: place[1] - place[0]):
-        found = [step for _, step in run]
-        yield found[0], found[-1]
