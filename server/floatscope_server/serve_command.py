@@ -108,7 +108,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 def _keep_what_is_loaded() -> None:
-    """The 150,000 objects of modules, models and routes stay for good. A full collection looks at each of them, 0.1 s in
-    which no other thread runs, and finds some 50 objects that are free."""
+    """The 150,000 objects of modules, models and routes stay for good. A full collection looks at each of them, 0.1 s
+    in which no other thread runs, and finds some 50 objects that are free."""
     gc.collect()
     gc.freeze()
