@@ -22,10 +22,10 @@ _FLAGS = (
 
 
 @contextmanager
-def browser(executable: str) -> Iterator[Browser]:
-    """A headless browser; its pages share nothing with a person's profile."""
+def browser(executable: str, *flags: str) -> Iterator[Browser]:
+    """A headless browser; its pages share nothing with a person's profile. ``flags`` come after ours."""
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=list(_FLAGS))
+        running = playwright.chromium.launch(executable_path=executable, args=[*_FLAGS, *flags])
         try:
             yield running
         finally:

@@ -200,7 +200,8 @@ class WalFrame(SQLModel, table=True):
     bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``), bit 2: its rank is
     in the tile already, and it waits for the other ranks of that to send these steps again too. ``rank`` -1 is all
     ranks together: scalars that the block of ``writer`` completed. ``data`` is the msgpack of the part
-    (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries.
+    (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries, with the
+    checksum of ``store.framed``.
 
     Of summaries, columns before the watermark of the stream are those that came late; once columns are in tiles
     ``first`` and ``n`` leave them out, though ``data`` still has them.
@@ -435,7 +436,7 @@ class Gap(SQLModel, table=True):
 class DumpPart(SQLModel, table=True):
     """A piece of what the flight recorder of one writer held when it was frozen; see ``wire.Dump``.
 
-    ``data`` is the msgpack of a list of encoded ``wire.Body`` with the run's layer numbers.
+    ``data`` is the msgpack of a list of encoded ``wire.Body`` with the run's layer numbers, as ``store.framed`` has it.
     """
 
     __tablename__ = "dump_part"

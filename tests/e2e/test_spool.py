@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
-from floatscope import wire
+from floatscope_server.store.framed import scalars_of
 from floatscope_server.tiles.points import Points
 from tests.faults import FaultProxy
 
@@ -72,7 +71,7 @@ class RealServer:
                 {"id": writer},
             )
             for _, data in rows:
-                for series in msgspec.msgpack.decode(data, type=tuple[wire.Scalars, ...]):
+                for series in scalars_of(data) or ():
                     if series.name == "loss":
                         steps = np.frombuffer(series.steps, "<i8")
                         assert (np.frombuffer(series.values, "<f8") == steps / 8).all(), "0 corrupt accepted"

@@ -379,6 +379,22 @@ def test_what_has_been_edited_has_another_version(tmp_path: Path) -> None:
     assert second.named("../page.js") == (None, False)
 
 
+def test_the_style_sheets_of_the_page_are_one_answer(tmp_path: Path) -> None:
+    (tmp_path / "style").mkdir()
+    for name, text in (("one", "a { color: red }\n"), ("two", "a { color: blue }\n"), ("unused", "b {}\n")):
+        (tmp_path / "style" / f"{name}.css").write_text(text)
+    link = '<link rel="stylesheet" href="/static/style/{}.css" />\n'
+    head = f'<title>x</title>\n  {link.format("two")}  <script src="/static/a.js">\n  {link.format("one")}</html>'
+    (tmp_path / "index.html").write_text(head)
+    found = PageFiles(tmp_path, {}).take()
+    at = f"/static/@{found.version}"
+    joined = f'<title>x</title>\n  <link rel="stylesheet" href="{at}/style.css" />\n  <script src="{at}/a.js">\n</html>'
+    assert found.files["index.html"].data.decode() == joined
+    # Later rules win, so their order is that of the page.
+    assert found.files["style.css"].data == b"a { color: blue }\na { color: red }\n"
+    assert found.files["style.css"].media_type == "text/css"
+
+
 def test_the_description_is_complete_and_needs_nothing_from_elsewhere(server: Running) -> None:
     document = server.json("/openapi.json")
     described = {(m.upper(), path) for path, methods in document["paths"].items() for m in methods}

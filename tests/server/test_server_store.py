@@ -21,7 +21,7 @@ from floatscope_server.query.show import show
 from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
 from floatscope_server.store.batch import Batch, Reply
-from floatscope_server.store.packed import SUMMARIES
+from floatscope_server.store.framed import frame_of
 from tests.databases import Disk
 from tests.server.bodies import run_of
 
@@ -293,7 +293,9 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
     with store.read() as session:
         assert [row.name for row in session.exec(select(LayerRow))] == ["layer0", "layer1", "layer2"]
         (frame,) = session.exec(select(WalFrame)).all()
-    assert np.frombuffer(SUMMARIES.decode(frame.data).layers, "<u4").tolist() == [0, 1, 2]
+    kept = frame_of(frame.data)
+    assert kept is not None
+    assert kept.layers.tolist() == [0, 1, 2]
     assert _gaps(store) == {
         "more than 3 layers in one run": 2,
         "summary of a layer that was never named": 2,
