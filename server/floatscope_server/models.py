@@ -17,7 +17,6 @@ __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
-    "Audit",
     "DeviceFacts",
     "DumpPart",
     "Gap",
@@ -30,13 +29,11 @@ __all__ = [
     "Run",
     "ScalarChunk",
     "ScalarSeries",
-    "Session",
     "StepEvent",
     "Stream",
     "StreamState",
     "Tile",
     "TileRaw",
-    "Token",
     "WalFrame",
     "Writer",
 ]
@@ -458,43 +455,6 @@ class DumpPart(SQLModel, table=True):
     last_step: int = Field(sa_type=BigInteger)
     created_at: datetime
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-
-
-class Audit(SQLModel, table=True):
-    """A change that somebody made. ``actor``: "local" where the server asks for no token, else "token" and the first
-    digits of the hash of the one that was shown; ``action`` such as endpoint.add; ``subject``: what was changed."""
-
-    __tablename__ = "audit"
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    detail: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-
-
-class Token(SQLModel, table=True):
-    """An access token: ``hash`` is the SHA-256 of it in hexadecimal."""
-
-    __tablename__ = "token"
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    scope: str
-    hash: str = Field(unique=True)
-    created_at: datetime
-
-
-class Session(SQLModel, table=True):
-    """A browser that has shown a token; ``hash`` is the SHA-256 of its cookie in hexadecimal."""
-
-    __tablename__ = "session"
-
-    hash: str = Field(primary_key=True)
-    token_hash: str
-    scope: str
-    created_at: datetime
-    expires_at: datetime
 
 
 class Meta(SQLModel, table=True):

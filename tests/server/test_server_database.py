@@ -16,6 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlmodel import SQLModel
 
+import floatscope_server.access
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import StoreError

@@ -328,7 +328,7 @@ def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: S
         body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
         for seq in seqs:
             store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
-        return [one.answers.get(timeout=20) for _ in seqs]
+        return [one.answers.get(timeout=60) for _ in seqs]
 
     disk = Disk(store)
     disk.broken()
@@ -348,24 +348,24 @@ def test_when_the_writer_ends_nobody_waits_for_it(store: Store, pen: MakePen) ->
 
     def die(_: Observation) -> None:
         asked.set()
-        assert held.wait(20)
+        assert held.wait(60)
         raise SystemExit
 
     store.observers.append(die)
     assert isinstance(one.deliver(wire.Body()), wire.Ack)
-    assert asked.wait(20)
+    assert asked.wait(60)
     job = threading.Thread(target=lambda: outcomes.append(_raised(lambda: store.write(lambda _: None))), daemon=True)
     outcomes: list[str] = []
     job.start()
     store.submit(one.writer, wire.make_block(2, wire.Body()), one.answers.put)
-    wait_until = time.monotonic() + 20
+    wait_until = time.monotonic() + 60
     while len(store._queue) < 2:
         assert time.monotonic() < wait_until
     held.set()
-    answer = one.answers.get(timeout=20)
+    answer = one.answers.get(timeout=60)
     assert isinstance(answer, wire.Nack)
     assert (answer.retryable, answer.expected) == (True, 2)
-    job.join(20)
+    job.join(60)
     assert outcomes == ["StoreError"]
     assert _raised(lambda: store.write(lambda _: None)) == "StoreError"
     assert not store.writing
