@@ -9,6 +9,7 @@ import { createStore } from "./data/store.js";
 import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
 import { translator } from "./i18n/index.js";
+import { keep, kept } from "./kept.js";
 import { createNewest } from "./newest.js";
 import { createRunList } from "./run-list.js";
 import { createScaler } from "./scaler.js";
@@ -21,13 +22,15 @@ import { number } from "./data/json.js";
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 const wishesLight = matchMedia("(prefers-color-scheme: light)");
-const chosenTheme = () => localStorage.getItem("floatscope.theme");
+/** Where the system picks the colours, pictures must go with its page. */
+const forced = matchMedia("(forced-colors: active)");
+const chosenTheme = () => kept("floatscope.theme");
 
 const store = createStore(
   initialState({
     route: parseRoute(location.hash),
     width: innerWidth,
-    language: languageFrom(localStorage.getItem("floatscope.language"), navigator.languages),
+    language: languageFrom(kept("floatscope.language"), navigator.languages),
     theme: themeNow(),
   }),
   (flush) => requestAnimationFrame(flush),
@@ -44,7 +47,7 @@ const list = createRunList(store, controller);
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
   const chosen = chosenTheme();
-  return chosen === "dark" || chosen === "light" ? chosen : wishesLight.matches ? "light" : "dark";
+  return !forced.matches && (chosen === "dark" || chosen === "light") ? chosen : wishesLight.matches ? "light" : "dark";
 }
 
 const actions = {
@@ -62,13 +65,13 @@ const actions = {
   },
   /** @param {import("./data/words.js").Language} language */
   setLanguage(language) {
-    localStorage.setItem("floatscope.language", language);
+    keep("floatscope.language", language);
     store.set({ language });
   },
   /** @param {import("./data/colour.js").Theme} theme */
   setTheme(theme) {
-    localStorage.setItem("floatscope.theme", theme);
-    store.set({ theme });
+    keep("floatscope.theme", theme);
+    store.set({ theme: themeNow() });
   },
 };
 
@@ -105,7 +108,7 @@ addEventListener("resize", () => (store.set({ width: innerWidth }), list.scrolle
 addEventListener("scroll", list.scrolled, { passive: true });
 addEventListener("online", controller.retry);
 addEventListener("offline", controller.offline);
-wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
+for (const wish of [wishesLight, forced]) wish.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 render(store.get());
 await controller.start();
