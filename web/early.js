@@ -9,15 +9,23 @@ const FRESH_MS = 10_000;
 /** @type {Map<string, { answer: Promise<Response | null>, at: number }>} */
 const asked = new Map();
 
+/** Whether somebody has asked for what was not held: from then on the page asks for itself, and a question from here would be a second one. */
+let overtaken = false;
+
 /** As every request of the page. @param {string} accept @returns {RequestInit} */
 export function initOf(accept) {
   return { headers: { Accept: accept }, credentials: "same-origin", cache: "no-store" };
 }
 
-/** @param {string} path @param {string} accept @returns {Promise<Response | null>} null: there is none */
-export function askEarly(path, accept) {
+/**
+ * @param {string} path @param {string} accept @param {Promise<boolean>} [wanted] whether to ask at all; who wants the answer waits for it
+ * @returns {Promise<Response | null>} null: there is none
+ */
+export function askEarly(path, accept, wanted) {
+  if (overtaken) return Promise.resolve(null);
+  const asking = wanted === undefined ? fetch(path, initOf(accept)) : wanted.then((is) => (is ? fetch(path, initOf(accept)) : null));
   // A refusal is asked for again: who signs in meanwhile gets another answer.
-  const answer = fetch(path, initOf(accept)).then((response) => (response.ok ? response : null), () => null);
+  const answer = asking.then((response) => (response?.ok ? response : null), () => null);
   asked.set(path, { answer, at: performance.now() });
   return answer;
 }
@@ -25,6 +33,7 @@ export function askEarly(path, accept) {
 /** The answer to a question that has been asked already, once. @param {string} path @returns {Promise<Response | null>} null: ask */
 export async function early(path) {
   const held = asked.get(path);
+  overtaken ||= held === undefined;
   asked.delete(path);
   return held === undefined || performance.now() - held.at > FRESH_MS ? null : held.answer;
 }
