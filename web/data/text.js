@@ -102,6 +102,11 @@ export function tail(name, length) {
   return name.length <= length ? name : `\u2026${name.slice(name.length - length + 1)}`;
 }
 
+/** As much as there is room for, of what says the most at its start. @param {string} text @param {number} length */
+export function start(text, length) {
+  return text.length <= length ? text : `${text.slice(0, length - 1).trimEnd()}\u2026`;
+}
+
 /** A value of a metric with its unit. @param {string} metric @param {number | undefined} value @param {string} bitsUnit */
 export function metricText(metric, value, bitsUnit) {
   if (metric === "headroom") return `${bits(value)} ${bitsUnit}`;
