@@ -3,8 +3,12 @@
 import { RUNS, heatPath, heatQuery } from "./data/paths.js";
 import { AUTO_KIND, kindOf, parseRoute } from "./data/route.js";
 import { HEAT_TABS } from "./data/tab-fields.js";
-import { BLOCK, JSON_TYPE, askEarly } from "./early.js";
+import { languageFrom } from "./data/words.js";
+import { BLOCK, JSON_TYPE, askEarly, askedAll } from "./early.js";
+import { learn } from "./i18n/index.js";
+import { kept } from "./kept.js";
 
+void learn(languageFrom(kept("floatscope.language"), navigator.languages));
 void askEarly("/api/v1/session", JSON_TYPE);
 const runs = askEarly(RUNS, JSON_TYPE);
 const route = parseRoute(location.hash);
@@ -18,6 +22,7 @@ if (route.page === "run" && HEAT_TABS.includes(route.tab)) {
     if (kind !== AUTO_KIND) ask(kind);
   }
 }
+askedAll();
 
 /** @returns {Promise<import("./data/types.js").RunItem | null>} null: no such run, or no answer that can be read */
 async function listed() {
