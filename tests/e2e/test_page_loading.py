@@ -85,6 +85,43 @@ def test_the_next_visit_finds_every_file_where_it_was(visitor: tuple[BrowserCont
     page.close()
 
 
+_WIDTHS = """window.widths = [];
+const put = CanvasRenderingContext2D.prototype.putImageData;
+CanvasRenderingContext2D.prototype.putImageData = function (...pixels) {
+  window.widths.push(this.canvas.width);
+  put.apply(this, pixels);
+};"""
+
+
+def test_no_picture_is_painted_before_it_has_its_width(visitor: tuple[BrowserContext, str]) -> None:
+    context, address = visitor
+    page = context.new_page()
+    page.add_init_script(_WIDTHS)
+    page.goto(address)
+    page.wait_for_function("() => probe.useful !== null")
+    widths = page.evaluate("() => widths")
+    assert widths
+    assert min(widths) > 500
+    page.close()
+
+
+def test_what_other_places_need_comes_after_the_charts(visitor: tuple[BrowserContext, str]) -> None:
+    page, fetched = _opened_heat(*visitor)
+    desk, chinese = "/view/desk/page.js", "/i18n/zh.js"
+    assert not [one for one in fetched if one["path"].endswith((desk, chinese))]
+    page.wait_for_function(
+        """(names) => {
+          const fetched = performance.getEntriesByType("resource");
+          return names.every((name) => fetched.some((one) => one.name.endsWith(name)));
+        }""",
+        arg=[desk, chinese],
+    )
+    late = [one for one in page.evaluate(_FETCHED) if one["path"].endswith((desk, chinese))]
+    (plotly,) = _plotly(page.evaluate(_FETCHED))
+    assert min(one["start"] for one in late) > plotly["start"]
+    page.close()
+
+
 def test_nothing_is_asked_twice(visitor: tuple[BrowserContext, str]) -> None:
     # What is asked before the modules are there is what they then want to know, whatever the address names.
     context, address = visitor

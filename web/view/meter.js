@@ -79,6 +79,7 @@ function create(element) {
     if (!data) return;
     const { values, worst, peak, theme } = data;
     const width = element.clientWidth;
+    if (width === 0) return; // not in the document yet
     // The page is drawn anew with every move of the pointer and every second.
     const inputs = [values, worst, peak, theme, data.label, data.lostLabel, width, devicePixelRatio];
     if (inputs.every((input, i) => Object.is(input, drawn[i]))) return;

@@ -79,7 +79,7 @@ export function createPlot(element) {
   });
 
   function draw() {
-    if (!data) return;
+    if (!data || element.clientWidth === 0) return; // not in the document yet
     const { series, rev, range, alerts, marks, lines, skipped, theme, width, ready, language } = data;
     const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), marks?.sign, lines.length, skipped.length, theme, width, ready, language];
     placeCursor();
