@@ -21,6 +21,7 @@ from floatscope_server.models import LayerRow
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import Metric
 from floatscope_server.query.line import BadQueryError
+from floatscope_server.query.memory import now_of
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["LayerTables", "RunLayers", "in_execution_order", "log2_limits", "run_layers"]
@@ -126,6 +127,9 @@ class LayerTables:
         held = self._tables.get(run_id)
         now = time.monotonic()
         if held is not None and held[0] >= version and not (self._shared and now - held[1] > _STALE_S):
+            return held[2]
+        if now_of(session) is not None and held is not None and held[0] >= version:
+            # This server alone writes, or there would be nothing of the run in memory.
             return held[2]
         table = _read(session, run_id)
         if held is not None and held[2].digest == table.digest:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import bindparam
 from sqlalchemy import select as select_columns
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Attempt, Run, Stream
+from floatscope_server.query.memory import now_of
 from floatscope_server.store.lifecycle import DELETED
 
 __all__ = [
@@ -56,6 +59,9 @@ _STREAM = select_columns(col(Stream.id)).where(
 
 def run_named(session: Session, name: str) -> Run:
     """The run called ``name``; ``UnknownRunError`` if there is none."""
+    now = now_of(session)
+    if now is not None and now.row.name == name:
+        return now.row
     run = session.exec(_NAMED, params={"name": name}).one_or_none()
     if run is None:
         raise UnknownRunError(name)
@@ -66,7 +72,7 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
     """Stretches in order of steps; they do not overlap."""
     line: list[Stretch] = []
     end: int | None = None
-    for n, first, newest in session.connection().execute(_ATTEMPTS, {"run": run_id}):
+    for n, first, newest in _attempts(session, run_id):
         assert first is not None
         assert newest is not None
         last = newest if end is None else min(newest, end)
@@ -74,6 +80,16 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
             line.append(Stretch(attempt=n, first=first, last=last, cut=last < newest))
         end = first - 1 if end is None else min(end, first - 1)
     return sorted(line, key=lambda stretch: stretch.first)
+
+
+def _attempts(session: Session, run_id: int) -> Iterable[tuple[int, int, int]]:
+    """Those that have steps, the newest first: number, first and last step."""
+    now = now_of(session)
+    if now is None:
+        rows: Any = session.connection().execute(_ATTEMPTS, {"run": run_id})
+        return rows  # type: ignore[no-any-return]
+    known = [(each.n, each.first_step, each.last_step) for each in reversed(now.attempts)]
+    return [(n, first, last) for n, first, last in known if first is not None and last is not None]
 
 
 def line_of(session: Session, run_id: int, attempt: int | None) -> list[Stretch]:
@@ -105,5 +121,8 @@ def total_span(line: list[Stretch]) -> tuple[int, int] | None:
 
 def stream_id(session: Session, run_id: int, name: str) -> int | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
+    now = now_of(session)
+    if now is not None:
+        return now.streams[name].id if name in now.streams else None
     found: int | None = session.connection().execute(_STREAM, {"run": run_id, "name": name}).scalar_one_or_none()
     return found

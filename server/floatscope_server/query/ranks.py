@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import Attempt, Run, Writer
+from floatscope_server.query.memory import now_of
 
 __all__ = ["Reach", "reach_of"]
 
@@ -65,6 +66,10 @@ _LAST_STEPS = (
 def reach_of(session: Session, run: Run, attempt: int | None = None) -> Reach:
     """Of the present attempt, or of another one."""
     number = run.attempt if attempt is None else attempt
+    now = now_of(session)
+    if now is not None:
+        worlds = {each.n: each.world for each in now.attempts}
+        return Reach(world=worlds.get(number, run.world), last_step=dict(now.last_steps.get(number, {})))
     connection = session.connection()
     asked = {"run": run.id, "attempt": number}
     world = connection.execute(_WORLD, asked).scalar()

@@ -17,9 +17,11 @@ from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.histtails import HistTails
 from floatscope_server.query.levels import Sealed, last_tile
 from floatscope_server.query.line import Stretch
-from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
+from floatscope_server.query.memory import NotInMemoryError, now_of
+from floatscope_server.query.opentail import CHUNK, MOST_CELLS, Chunk, OpenTail, TailKey, new_frames
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
+from floatscope_server.store.present import RunNow
 from floatscope_server.store.repair import Suspect
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.geometry import Geometry
@@ -78,6 +80,9 @@ _ATTEMPTS = select(col(Attempt.n), col(Attempt.world), col(Attempt.last_step)).w
 
 def source_of(session: Session, run_id: int, name: str) -> Source | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
+    now = now_of(session)
+    if now is not None:
+        return _source_now(now, name)
     connection = session.connection()
     stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
     if stream is None:
@@ -96,6 +101,23 @@ def source_of(session: Session, run_id: int, name: str) -> Source | None:
             block=stream.block,
             keep_bits=stream.keep_bits,
             keep_bits_pooled=stream.keep_bits_pooled,
+        )
+    return Source(stream=stream.id, geometry=geometry, states=states)
+
+
+def _source_now(now: RunNow, name: str) -> Source | None:
+    stream = now.streams.get(name)
+    if stream is None:
+        return None
+    states: dict[int, State] = {}
+    for n, _, last, world in now.attempts:
+        upto, epoch, appends = stream.states.get(n, (0, 0, 0))
+        states[n] = State(sealed=upto, epoch=epoch, appends=appends, ranks=world, last=-1 if last is None else last)
+    columns, fan, block, keep_bits, keep_bits_pooled = stream.geometry
+    geometry = None
+    if columns is not None:
+        geometry = Geometry(
+            columns=columns, fan=fan, block=block, keep_bits=keep_bits, keep_bits_pooled=keep_bits_pooled
         )
     return Source(stream=stream.id, geometry=geometry, states=states)
 
@@ -138,6 +160,7 @@ class TileReader:
     def __init__(self, max_bytes: int) -> None:
         self.tiles = TileCache(max_bytes // 4)
         self._directory = Directory()
+        self._last_tiles: dict[tuple[int, int], tuple[int, int | None]] = {}
         self.histograms = HistTails()
         self.frames = FrameCache(max_bytes // 8)
         self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
@@ -236,7 +259,7 @@ class TileReader:
                             found.take(chunk.first + start, planes, layers)
         rest = layers[found.steps < 0]
         if source.geometry is not None and state.sealed and len(rest):
-            tile = last_tile(session, source.stream, attempt)
+            tile = self._last_tile(session, source.stream, attempt, state.epoch)
             if tile is not None:
                 first = tile * source.geometry.columns
                 end = min(first + source.geometry.columns, state.last + 1)
@@ -275,6 +298,8 @@ class TileReader:
         commit, touched = _touched(session, source, attempt, state, after_commit)
         steps: list[npt.NDArray[np.int64]] = []
         pieces: list[dict[Wanted, Plane]] = []
+        if now_of(session) is not None:
+            _require_little(state, after_step, touched, len(layers))
         with self._tail.chunks(
             session, _key(source, attempt, state), max(state.sealed, after_step + 1), _END, _stats(wanted)
         ) as chunks:
@@ -304,6 +329,16 @@ class TileReader:
             for what in wanted
         }
         return Tail(steps=np.concatenate(steps) if steps else np.empty(0, np.int64), planes=joined, commit=commit)
+
+    def _last_tile(self, session: Session, stream: int, attempt: int, epoch: int) -> int | None:
+        """Another one only when what is sealed has changed."""
+        held = self._last_tiles.get((stream, attempt))
+        if held is None or held[0] != epoch:
+            held = epoch, last_tile(session, stream, attempt)
+            if len(self._last_tiles) >= _MOST_LAST_TILES:
+                self._last_tiles.clear()
+            self._last_tiles[stream, attempt] = held
+        return held[1]
 
     def _add_tail(
         self,
@@ -344,6 +379,8 @@ class TileReader:
 _END = 1 << 62
 
 _NEAR = 8
+
+_MOST_LAST_TILES = 1000
 
 
 class _Newest:
@@ -409,10 +446,17 @@ def _touched(
     session: Session, source: Source, attempt: int, state: State, after: int | None
 ) -> tuple[int, list[tuple[int, int]] | None]:
     """The newest frame of the open tail, and the steps (first, end) of those after ``after``."""
-    asked = {"stream": source.stream, "attempt": attempt, "after": after or 0, "sealed": state.sealed}
-    frames = session.connection().execute(NEW_FRAMES, asked).all()
+    frames = new_frames(session, source.stream, attempt, after=after or 0, sealed=state.sealed)
     newest = max((row.id for row in frames), default=after or 0)
     return newest, None if after is None else [(row.first, row.first + row.n) for row in frames]
+
+
+def _require_little(state: State, after_step: int, touched: list[tuple[int, int]] | None, layers: int) -> None:
+    steps = state.last - max(after_step, state.sealed - 1)
+    if touched is not None:
+        steps = min(steps, sum(end - first for first, end in touched))
+    if steps * layers > MOST_CELLS:
+        raise NotInMemoryError
 
 
 def _within(steps: npt.NDArray[np.int64], stretches: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS, Frame
 from floatscope_server.store.packed import SUMMARIES
 
-__all__ = ["devices_of", "frame_of", "histograms_of", "scalars_of", "summaries_of"]
+__all__ = ["devices_of", "frame_of", "histograms_of", "scalars_of", "sound_frame", "summaries_of"]
 
 _T = TypeVar("_T")
 
@@ -27,6 +27,15 @@ _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RuntimeError)
 def frame_of(data: bytes) -> Frame | None:
     """Summaries as a frame."""
     return _read(data, lambda data: Frame.of(SUMMARIES.decode(data)), _is_sound)
+
+
+def sound_frame(part: wire.Summaries) -> Frame | None:
+    """What ``frame_of`` makes of ``part`` once it is stored."""
+    try:
+        frame = Frame.of(part)
+        return frame if _is_sound(frame) else None
+    except _DAMAGED:
+        return None
 
 
 def summaries_of(data: bytes) -> wire.Summaries | None:

@@ -84,13 +84,15 @@ class KnownSeries:
     def add(self, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
         """Take in points in the order in which they came; at least one."""
         first, last = int(steps[0]), int(steps[-1])
-        low, high = first, last
+        low, high, newest = first, last, -1
         if not (rising := bool((steps[1:] > steps[:-1]).all())):
             low, high = int(steps.min()), int(steps.max())
+            # Of a step that came twice the later one.
+            newest = len(steps) - 1 - int(np.argmax(steps[::-1]))
         self.ordered = self.ordered and first > self.last_step and rising
         self.first_step = low if self.n == 0 else min(self.first_step, low)
-        if last >= self.last_step:
-            self.last = float(values[-1])
+        if high >= self.last_step:
+            self.last = float(values[newest])
         self.last_step = max(self.last_step, high)
         self.n += len(steps)
         self.min = float(np.fmin.reduce(values, initial=self.min))

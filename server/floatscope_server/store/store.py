@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -26,6 +26,7 @@ from floatscope_server.store.hello import greet, read_by, refusal
 from floatscope_server.store.inbox import Counters, Inbox, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.present import Present
 from floatscope_server.store.removal import condemn
 from floatscope_server.store.replay import replay, replay_since
 
@@ -70,6 +71,7 @@ class Store:
         """Another one whenever layers have changed, before anybody is told."""
         self._clock = clock
         self._inbox = Inbox()
+        self.present = Present(shared=settings.postgres)
         self._thread: threading.Thread | None = None
         self._ledger = Ledger()
         self._reader: Reader | None = None
@@ -122,9 +124,17 @@ class Store:
         """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
 
         def in_transaction(connection: Connection) -> _T:
-            with connection.begin(), Session(connection, expire_on_commit=False) as session:
-                result = fn(session)
-                session.flush()
+            with Session(connection, expire_on_commit=False) as session:
+                self.present.begin_job(session)
+                try:
+                    with connection.begin():
+                        result = fn(session)
+                        session.flush()
+                except DBAPIError:
+                    # It may be on disk or not.
+                    self.present.forget()
+                    raise
+            self.present.end_job(session, connection)
             return result
 
         return self._in_writer(in_transaction)
@@ -159,6 +169,11 @@ class Store:
             for observe in self.run_observers:
                 observe(name)
         return found
+
+    def keep_present(self, name: str) -> None:
+        """Have ``present`` keep the run ``name``, which exists, from soon on."""
+        if self.present.want(name):
+            self._inbox.put(Job(run=lambda connection: self.present.load(connection, name), future=Future()))
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -195,6 +210,7 @@ class Store:
             with self.database.writer() as connection:
                 with self.database.understood():
                     self._load_meta(connection)
+                self.present.watch(connection)
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
@@ -210,6 +226,7 @@ class Store:
 
     def _end(self) -> None:
         """Answer what nobody will take up any more."""
+        self.present.forget()
         for item in (*self._in_hand, *self._inbox.rest()):
             if isinstance(item, Job):
                 item.future.set_exception(StoreError("the store's writer has ended; the server's log says why"))
@@ -286,12 +303,14 @@ class Store:
             raise
         except Exception as error:  # noqa: BLE001 - logged
             self._ledger.clear()
+            self.present.forget()
             if trouble(error) is None:
                 _log.exception("the state of the runs could not be written")
             else:
                 self._failing = True
                 self._complain(f"the server cannot write: {reason(error)}")
         else:
+            self.present.proved()
             self._announce(changed, set())
 
     def _tick_in(self, session: Session) -> set[str]:
@@ -329,11 +348,13 @@ class Store:
                 for item in messages:
                     self._apply(batch, session, item)
                 batch.flush()
+                numbers = self.present.numbers(connection, batch)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever failed, the agent must be told
             # What the ledger learned in this transaction was never stored.
             self._ledger.clear()
+            self.present.forget()
             self.counters.failed_commits += 1
             found = trouble(error)
             self._failing = found is not None
@@ -353,12 +374,13 @@ class Store:
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
-        self._answer(batch)
+        self._answer(batch, numbers)
         self._tell(batch.observations)
         self._announce({run.name for run in batch.changed.values()}, batch.relayered)
 
-    def _answer(self, batch: Batch) -> None:
-        """It is committed."""
+    def _answer(self, batch: Batch, numbers: Sequence[int]) -> None:
+        """It is committed, its frames with ``numbers``."""
+        self.present.committed(batch, numbers)
         self._committed.update(batch.last_seqs())
         self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
@@ -447,8 +469,10 @@ class Store:
                 batch = self._batch(session)
                 batch.apply(item.writer, message, lambda _: item.answer(refused))
                 batch.flush()
+                numbers = self.present.numbers(connection, batch)
         except Exception as error:  # noqa: BLE001 - logged, and the agent is told to keep the batch
             self._ledger.clear()
+            self.present.forget()
             self._failing = True
             if (found := trouble(error)) is not None:
                 self._postpone_all([item], found, error)
@@ -456,4 +480,4 @@ class Store:
                 _log.exception("that a message could not be stored could not be stored either")
                 self._postpone(item, "internal", "the server failed on this batch")
             return
-        self._answer(batch)
+        self._answer(batch, numbers)
