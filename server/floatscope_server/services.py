@@ -24,6 +24,7 @@ from floatscope_server.live import LiveHub
 from floatscope_server.query.answers import Answers, Flights, Tagged
 from floatscope_server.query.layertable import LayerTables
 from floatscope_server.query.memory import MemorySession, NotInMemoryError
+from floatscope_server.query.once import remember
 from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
@@ -133,15 +134,15 @@ class Services:
         version = self.layers.version()
         now = self.store.present.of(run)
         if now is not None:
-            with MemorySession(now) as session:
-                self.layers.attach(session, version)
-                try:
-                    response = self.answers.respond(question(session), known)
-                except NotInMemoryError:
-                    pass
-                else:
-                    self.remembered += 1
-                    return response
+            session = MemorySession(now)
+            self.layers.attach(session, version)
+            try:
+                response = self.answers.respond(question(session), known)
+            except NotInMemoryError:
+                pass
+            else:
+                self.remembered += 1
+                return response
         response = await self.shared(key, known, question)
         self.store.keep_present(run)
         return response
@@ -151,6 +152,7 @@ class Services:
         version = self.layers.version()
         with self.store.read() as session:
             self.layers.attach(session, version)
+            remember(session)
             return question(session)
 
     async def stop(self) -> None:

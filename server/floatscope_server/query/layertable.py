@@ -17,6 +17,7 @@ from sqlmodel import Session, select
 
 from floatscope import wire
 from floatscope._formats import formats
+from floatscope_server.jsontext import Plain
 from floatscope_server.models import LayerRow
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import Metric
@@ -84,19 +85,21 @@ class RunLayers:
             lambda: _limits(self.layers, formats_of, kind, executed=how.executed),
         )
 
-    def rows(self, kind: str, chosen: str, how: Metric) -> dict[int, dict[str, object]]:
+    def rows(self, kind: str, chosen: str, how: Metric) -> dict[int, Plain]:
         """What an answer says of each layer."""
         formats_of = self.formats(kind, chosen, how)
 
-        def make() -> dict[int, dict[str, object]]:
+        def make() -> dict[int, Plain]:
             return {
-                layer.index: {
-                    "index": layer.index,
-                    "name": layer.name,
-                    "format": formats_of[layer.index],
-                    "scaling": None if (operand := operand_of(layer, kind)) is None else operand.scaling,
-                    "order": layer.order,
-                }
+                layer.index: Plain(
+                    {
+                        "index": layer.index,
+                        "name": layer.name,
+                        "format": formats_of[layer.index],
+                        "scaling": None if (operand := operand_of(layer, kind)) is None else operand.scaling,
+                        "order": layer.order,
+                    }
+                )
                 for layer in self.layers.values()
             }
 

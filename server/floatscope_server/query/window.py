@@ -10,18 +10,19 @@ import numpy.typing as npt
 from sqlalchemy import bindparam, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Stream, StreamState
+from floatscope_server.models import Stream, StreamState
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
 from floatscope_server.query.directory import Directory
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.histtails import HistTails
 from floatscope_server.query.levels import Sealed, last_tile
-from floatscope_server.query.line import Stretch
+from floatscope_server.query.line import Stretch, attempts_of
 from floatscope_server.query.memory import NotInMemoryError, now_of
+from floatscope_server.query.once import once
 from floatscope_server.query.opentail import CHUNK, MOST_CELLS, Chunk, OpenTail, TailKey, new_frames
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
-from floatscope_server.store.present import RunNow
+from floatscope_server.store.present import StreamNow
 from floatscope_server.store.repair import Suspect
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.geometry import Geometry
@@ -61,20 +62,22 @@ class Source:
     states: dict[int, State]
 
 
-# Built once: that takes longer than to run them.
-_STREAM = select(
-    col(Stream.id),
-    col(Stream.columns),
-    col(Stream.fan),
-    col(Stream.block),
-    col(Stream.keep_bits),
-    col(Stream.keep_bits_pooled),
-).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
-_SEALED = select(
-    col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch), col(StreamState.appends)
-).where(col(StreamState.stream_id) == bindparam("stream"))
-_ATTEMPTS = select(col(Attempt.n), col(Attempt.world), col(Attempt.last_step)).where(
-    col(Attempt.run_id) == bindparam("run")
+# Built once: that takes longer than to run it.
+_STREAM = (
+    select(
+        col(Stream.id),
+        col(Stream.columns),
+        col(Stream.fan),
+        col(Stream.block),
+        col(Stream.keep_bits),
+        col(Stream.keep_bits_pooled),
+        col(StreamState.attempt),
+        col(StreamState.sealed),
+        col(StreamState.epoch),
+        col(StreamState.appends),
+    )
+    .outerjoin(StreamState, col(StreamState.stream_id) == col(Stream.id))
+    .where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
 )
 
 
@@ -82,37 +85,16 @@ def source_of(session: Session, run_id: int, name: str) -> Source | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
     now = now_of(session)
     if now is not None:
-        return _source_now(now, name)
-    connection = session.connection()
-    stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
+        stream = now.streams.get(name)
+    else:
+        stream = once(session, ("stream", run_id, name), lambda: _stream(session, run_id, name))
     if stream is None:
         return None
-    sealed = {attempt: row for attempt, *row in connection.execute(_SEALED, {"stream": stream.id})}
     states: dict[int, State] = {}
-    for n, world, last in connection.execute(_ATTEMPTS, {"run": run_id}):
-        upto, epoch, appends = sealed.get(n, (0, 0, 0))
+    for n, _, last, world in attempts_of(session, run_id):
+        upto, epoch, appends = stream.states.get(n, (0, 0, 0))
         last = -1 if last is None else last
         states[n] = State(sealed=upto, epoch=epoch, appends=appends, ranks=world, last=last)
-    geometry = None
-    if stream.columns is not None:
-        geometry = Geometry(
-            columns=stream.columns,
-            fan=stream.fan,
-            block=stream.block,
-            keep_bits=stream.keep_bits,
-            keep_bits_pooled=stream.keep_bits_pooled,
-        )
-    return Source(stream=stream.id, geometry=geometry, states=states)
-
-
-def _source_now(now: RunNow, name: str) -> Source | None:
-    stream = now.streams.get(name)
-    if stream is None:
-        return None
-    states: dict[int, State] = {}
-    for n, _, last, world in now.attempts:
-        upto, epoch, appends = stream.states.get(n, (0, 0, 0))
-        states[n] = State(sealed=upto, epoch=epoch, appends=appends, ranks=world, last=-1 if last is None else last)
     columns, fan, block, keep_bits, keep_bits_pooled = stream.geometry
     geometry = None
     if columns is not None:
@@ -120,6 +102,15 @@ def _source_now(now: RunNow, name: str) -> Source | None:
             columns=columns, fan=fan, block=block, keep_bits=keep_bits, keep_bits_pooled=keep_bits_pooled
         )
     return Source(stream=stream.id, geometry=geometry, states=states)
+
+
+def _stream(session: Session, run_id: int, name: str) -> StreamNow | None:
+    """Without its frames."""
+    rows = session.connection().execute(_STREAM, {"run": run_id, "name": name}).all()
+    if not rows:
+        return None
+    states = {row.attempt: (row.sealed, row.epoch, row.appends) for row in rows if row.attempt is not None}
+    return StreamNow(id=rows[0].id, geometry=tuple(rows[0][1:6]), states=states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
