@@ -35,6 +35,8 @@ class Timing:
     """Longest wait for an answer before looking for new blocks."""
     stall_s: float = 20.0
     """A server that stores nothing of what waits for this long is reported, once."""
+    mend_s: float = 60.0
+    """Pause before a server is asked again that refused for a reason which somebody can mend."""
     clock: Callable[[], float] = time.monotonic
 
 

@@ -46,6 +46,8 @@ _PACK_EVERY_S = 0.2
 """With ``Timing.poll_s`` on top, a record waits at most 250 ms before it is on the wire."""
 _WAKE_AT_SHARE = 0.25
 """Of ``Limits.pending_bytes``: a queue this full is packed at once. Waking costs the training thread some 15 us."""
+_MENDABLE = frozenset({"unauthorized", "protocol", "too_many_runs"})
+"""Refusals that a token, an upgrade or a deleted run puts right: a spool keeps what is recorded until then."""
 _DUMP_SHARE = 0.5
 """Of ``Limits.outbox_bytes``: a flight recorder's dump waits outside while more than that is on its way."""
 
@@ -79,7 +81,7 @@ class SenderStats:
     connections: int = 0
     cpu_s: float = 0.0
     failure: str | None = None
-    """Why nothing is sent any more: the server's refusal, or a defect of ours."""
+    """Why nothing is recorded any more: the server's refusal, or a defect of ours."""
     spool_off: str | None = None
     """Why what waits is in memory only though a spool was asked for: "disk_full", "read_only", ..."""
 
@@ -109,6 +111,7 @@ class Sender:
         judge: Callable[[], object] | None = None,
     ) -> None:
         self._limits = limits or Limits()
+        self._timing = timing or Timing()
         self._wake_at = int(_WAKE_AT_SHARE * self._limits.pending_bytes)
         self._server_url = server_url
         self._world = identity.world
@@ -168,7 +171,7 @@ class Sender:
             ),
             pause=self._pause,
             delays=delays or (lambda: backoff_delays(rng)),
-            timing=timing or Timing(),
+            timing=self._timing,
             welcomed=self._note_welcome,
         )
         self._leftovers = Leftovers(
@@ -332,12 +335,21 @@ class Sender:
             with _judging:
                 self._config["doctor"] = _plain({"verdicts": self._judge()})["verdicts"]
                 self._config["host"] = socket.gethostname()
-        refused = self._link.run()
-        if refused is not None:
-            self._stop(
+        told = False
+        while (refused := self._link.run()) is not None:
+            why = (
                 f"the Floatscope server at {self._server_url} refused: "
-                f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on without telemetry."
+                f"{one_line(f'{refused.message} ({refused.hint})')}. Training goes on"
             )
+            if self._spooler is None or refused.code not in _MENDABLE:
+                self._stop(f"{why} without telemetry.")
+                return
+            if not told:
+                told = True
+                logger.warning("%s, and what is recorded waits in %s.", why, self._spooler.place.directory)
+            if self._closing.is_set():
+                return
+            self._pause(self._timing.mend_s)
 
     def _note_welcome(self, welcome: wire.Welcome) -> None:
         if self._spooler is not None:

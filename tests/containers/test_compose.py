@@ -26,6 +26,17 @@ Deploy = Callable[..., Deployment]
 
 _GRACE_S = 30.0
 
+PLAIN = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
 # The first test waits for the images: a minute on an idle machine, several on a busy one.
 # Images are built first, which takes minutes.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -210,6 +221,20 @@ def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> 
     assert "Uid:\t10001\t10001" in said
     root = next(line for line in said.splitlines() if line.split()[1:2] == ["/"])
     assert "ro" in root.split()[3].split(",")
+
+
+@pytest.mark.parametrize("python", [("python",), ("python", "-I")], ids=["python", "isolated"])
+def test_any_training_in_a_container_is_watched(deploy: Deploy, trainers: list[Path], python: tuple[str, ...]) -> None:
+    deployment = deploy()
+    deployment.files = trainers
+    deployment.up("server")
+    deployment.environment["FLOATSCOPE_TOKEN"] = deployment.token("ingest")
+    training = ("floatscope", "run", "--name", "contained", "--", *python, "-c", PLAIN)
+    said = deployment.compose("run", "--rm", "--no-TTY", "trainer-cpu", *training)
+    assert said == "trained\n"
+    run = deployment.json("/api/v1/runs/contained")
+    assert (run["state"], run["steps"]) == ("finished", 5)
+    assert [layer["name"] for layer in run["layers"]] == ["0", "1"]
 
 
 def test_what_the_rocm_image_holds_works_as_far_as_it_does_without_a_card(engine: Engine, trainers: list[Path]) -> None:

@@ -91,6 +91,8 @@ class NvmlCards:
             raise Unavailable(f"nvml: {', '.join(dict.fromkeys(reasons))}")
         self._slow = SlowFunctions(library)
         self._throttles, self._links = Turns(OFTEN_S), Turns(SELDOM_S)
+        self._reading: object = None
+        self._asked: set[int] = set()
 
     def _check(self, status: int) -> None:
         if status:
@@ -99,11 +101,28 @@ class NvmlCards:
     def _text(self, status: int) -> str:
         return (self._library.nvmlErrorString(status) or b"").decode(errors="replace") or f"error {status}"
 
-    def read(self) -> list[wire.Device]:
-        """One reading per card, in NVML's order (that of the PCI bus)."""
-        indices = [card.index for card in self._cards]
+    def read_into(self, readings: list[wire.Device]) -> None:
+        """Append one reading per card, in NVML's order (that of the PCI bus).
+
+        A call may hang in the driver, which holds its thread and not its card's neighbours: the next reading, on
+        another thread, leaves out the cards whose answers are still awaited.
+        """
+        self._reading = readings
+        cards = [card for card in self._cards if card.index not in self._asked]
+        indices = [card.index for card in cards]
         turns = self._throttles.take(indices), self._links.take(indices)
-        return [self._read_card(card, turns) for card in self._cards]
+        for card in cards:
+            self._asked.add(card.index)
+            reading = self._read_card(card, turns)
+            self._asked.discard(card.index)
+            if self._reading is not readings:  # it was given up
+                return
+            readings.append(reading)
+
+    def give_up(self) -> bool:
+        """Await nothing more of the reading that is in progress; whether there are cards left to ask."""
+        self._reading = None
+        return len(self._asked) < len(self._cards)
 
     def _read_card(self, card: _Card, turns: tuple[Hashable, Hashable]) -> wire.Device:
         library, handle, index = self._library, card.handle, card.index

@@ -113,7 +113,17 @@ class RocmCards:
 
 def _nvml(timeout_s: float) -> Callable[[], list[wire.Device]]:
     cards = in_time(NvmlCards, timeout_s, "nvml")
-    return lambda: in_time(cards.read, 2 * timeout_s, "nvml")
+
+    def read() -> list[wire.Device]:
+        readings: list[wire.Device] = []
+        try:
+            in_time(partial(cards.read_into, readings), 2 * timeout_s, "nvml")
+        except Unavailable:
+            if not cards.give_up():
+                raise
+        return list(readings)
+
+    return read
 
 
 class Sampler:

@@ -13,7 +13,7 @@ from floatscope import wire
 from floatscope._devices import _sampler
 from floatscope._devices._figures import number, percent, readable, whole
 from floatscope._devices._gpu_metrics import Metrics, figures_between
-from floatscope._devices._lines import Sample
+from floatscope._devices._lines import NoDevices, Sample
 from floatscope._devices._rocm import PyrsmiCards
 from floatscope._devices._sampler import Sampler
 from floatscope._devices._sysfs import SysfsCards
@@ -173,6 +173,30 @@ def test_nvidia_cards_beside_one_that_is_lost(sidecar: StartSidecar, nvml_path: 
     sample = sidecar(LD_LIBRARY_PATH=str(nvml_path), FAKE_NVML_LOST="start").line()
     assert isinstance(sample, Sample)
     assert [reading.pci for reading in sample.devices] == ["0001:af:00.0"]
+
+
+def test_an_nvidia_card_that_hangs_holds_up_no_other_and_comes_back(
+    sidecar: StartSidecar, nvml_path: Path, tmp_path: Path
+) -> None:
+    hangs = tmp_path / "hangs"
+    places = {"LD_LIBRARY_PATH": str(nvml_path), "FAKE_NVML_HANGS": str(hangs)}
+    running = sidecar("--timeout=2", "--period=0.05", **places)
+    running.until(lambda sample: len(sample.devices) == 2)
+    hangs.touch()
+    for _ in range(3):
+        left = running.until(lambda sample: len(sample.devices) == 1).devices
+        assert [(one.index, one.pci) for one in left] == [(1, "0001:af:00.0")]
+    hangs.unlink()
+    back = running.until(lambda sample: len(sample.devices) == 2).devices
+    assert [(one.index, one.power_watts) for one in back] == [(0, 412.5), (1, None)]
+
+
+def test_nvidia_cards_that_all_hang_are_given_up(sidecar: StartSidecar, nvml_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "hangs").touch()
+    places = {"LD_LIBRARY_PATH": str(nvml_path), "FAKE_NVML_HANGS": str(tmp_path / "hangs"), "FAKE_NVML_CARDS": "1"}
+    line = sidecar("--timeout=2", **places).line()
+    assert isinstance(line, NoDevices)
+    assert "nvml: no answer within 4 s" in line.reason
 
 
 def test_an_nvidia_card_that_is_lost_stays_the_same(sidecar: StartSidecar, nvml_path: Path, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
  * Card 0 answers everything; card 1 is like a MIG slice: no utilisation and no power. FAKE_NVML_DRIVER=none makes
  * initialisation fail as it does without the kernel driver. Card 0 is at half its lanes, at its power limit and slowed by
  * an external brake, and has had ECC errors; card 1 has ECC off. FAKE_NVML_LOST=start has card 0 refuse to be opened;
- * with a file's name, it answers nothing more once that file is there.
+ * with a file's name, it answers nothing more once that file is there. While the file FAKE_NVML_HANGS is there, whoever
+ * asks card 0 for its power waits. FAKE_NVML_CARDS=1 leaves out card 1.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ const char *nvmlErrorString(int status)
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
-    *count = 2;
+    *count = getenv("FAKE_NVML_CARDS") ? 1 : 2;
     return SUCCESS;
 }
 
@@ -99,8 +100,11 @@ int nvmlDeviceGetUtilizationRates(void *device, struct utilization *utilization)
 
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts)
 {
+    const char *hangs = getenv("FAKE_NVML_HANGS");
     if (index_of(device) != 0)
         return NOT_SUPPORTED;
+    while (hangs && access(hangs, F_OK) == 0)
+        usleep(10000);
     *milliwatts = 412500;
     return SUCCESS;
 }

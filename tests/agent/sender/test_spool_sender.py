@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from floatscope import _cli, wire
+from floatscope._conversation import Timing
 from floatscope._sender import Limits, Sender
 from floatscope._spool import _segments, _spooler
 from floatscope._spool._home import About, Folder
@@ -37,6 +38,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWa
 
 def sync(place: SpoolPlace, *more: str) -> int:
     return _cli.main(["sync", str(place.directory), *more])
+
+
+def end(sender: Sender) -> None:
+    """Close, and wait until the folder is free: a slow machine needs longer for it than a training is made to wait."""
+    sender.close("finished")
+    for thread in sender._spool_threads:
+        thread.join(60.0)
 
 
 def delivered(place: SpoolPlace) -> int:
@@ -70,7 +78,7 @@ def test_nothing_is_left_once_the_server_has_it_all(
     assert (place.directory.stat().st_mode & 0o777) == 0o700
     for n in range(100):
         sender.put(step(n, rows=3))
-    sender.close("finished")
+    end(sender)
     assert server.steps() == list(range(100))
     assert sender.stats().waiting == 0
     assert list(place.directory.iterdir()) == []
@@ -90,7 +98,7 @@ def test_one_rank_of_a_host_says_that_records_wait(
     server.stop()
     sender = spooling(server.url, place)
     sender.put(step(0))
-    sender.close("finished")
+    end(sender)
     said = [record.levelname for record in caplog.records if "waits in" in record.message]
     assert said == ([] if local_rank else ["WARNING"])
 
@@ -108,7 +116,7 @@ def test_what_a_dead_server_did_not_take_waits_and_sync_sends_it(
     layer = wire.Layer(index=7, name="head", module_type="Linear")
     for n in range(100):
         sender.put(step(n, layers=(layer,) if n == 0 else ()))
-    sender.close("finished")
+    end(sender)
     assert f"100 records wait in {place.directory}; `floatscope sync` sends them" in caplog.text
     assert "lost" not in caplog.text
     server.start()
@@ -166,7 +174,7 @@ def test_what_was_on_disk_before_it_failed_is_told_apart_from_what_is_lost(
     for n in range(20, 30):
         sender.put(step(n))
     until(lambda: sender.stats().spool_off == "disk_full")
-    sender.close()
+    end(sender)
     monkeypatch.undo()
     assert f"20 records wait in {place.directory}" in caplog.text
     assert "10 records could not be delivered" in caplog.text
@@ -210,7 +218,7 @@ def test_sync_says_what_it_cannot_do(
     sender = spooling(server.url, place)
     sender.put(step(0))
     assert sync(SpoolPlace(directory=place.directory.parent), "--server", "ftp://nowhere") == 2
-    sender.close("finished")
+    end(sender)
     assert f"1 record waits in {place.directory}; `floatscope sync` sends it" in caplog.text
     assert sync(place) == 1
     assert "0 records delivered; 1 waits for http://127.0.0.1:" in capsys.readouterr().out
@@ -222,6 +230,55 @@ def test_sync_says_what_it_cannot_do(
     assert sync(place) == 0
     assert ": 1 record delivered\n" in capsys.readouterr().out
     assert server.steps() == [0]
+
+
+@pytest.mark.parametrize("code", ["unauthorized", "protocol", "too_many_runs"])
+def test_what_is_recorded_waits_until_a_refusal_is_put_right(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
+) -> None:
+    server.refusal = wire.Refused(code=code, message="not you", hint="change it")
+    sender = spooling(server.url, place, timing=Timing(mend_s=0.01))
+    put_on_disk(sender, 20, step, until)
+    until(lambda: sum(isinstance(message, wire.Hello) for message in server.seen) > 3)
+    assert caplog.text.count("refused: not you (change it). Training goes on, and what is recorded waits in") == 1
+    server.refusal = None
+    until(lambda: sender.stats().acknowledged == 20)
+    assert server.steps() == list(range(20))
+    assert sender.stats().lost == {}
+
+
+def test_what_was_refused_to_the_end_is_for_sync(
+    server: IngestDouble,
+    spooling: Callable[..., Sender],
+    place: SpoolPlace,
+    step: MakeStep,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.refusal = wire.Refused(code="unauthorized", message="no token", hint="give one")
+    sender = spooling(server.url, place)
+    put_on_disk(sender, 20, step, until)
+    end(sender)
+    assert f"20 records wait in {place.directory}" in caplog.text
+    server.refusal = None
+    assert delivered(place) == 20
+    assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="finished")
+
+
+def test_no_record_waits_for_a_server_that_will_never_take_it(
+    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
+) -> None:
+    server.refusal = wire.Refused(code="writer", message="another one goes on", hint="end")
+    sender = spooling(server.url, place)
+    until(lambda: sender.stats().failure)
+    sender.put(step(0))
+    assert sender.stats().lost == {"not_sending": 1}
 
 
 def test_the_next_start_sends_what_a_killed_process_left(
@@ -237,7 +294,7 @@ def test_the_next_start_sends_what_a_killed_process_left(
     assert not any(isinstance(message, wire.Beat) for message in server.seen)  # it would know no figures
     assert server.steps() == list(range(50))
     until(lambda: not (place.directory / killed).exists())
-    sender.close("finished")
+    end(sender)
 
 
 def test_a_process_killed_before_its_first_step_still_has_an_end(
@@ -273,7 +330,7 @@ def test_leftovers_for_another_server_stay(
     thread = sender._leftovers._thread
     assert thread is not None
     thread.join(10.0)
-    sender.close("finished")
+    end(sender)
     assert (place.directory / killed).exists()
     assert len([message for message in server.seen if isinstance(message, wire.Hello)]) == 1
 
@@ -302,7 +359,7 @@ def test_a_long_outage_passes_through_the_disk(
     until(lambda: sender.stats().waiting_bytes < (5 << 20))
     assert sender._beat().spool_bytes > 2 << 20
     server.start()
-    sender.close("finished")
+    end(sender)
     assert server.steps() == list(range(60))
     assert server.gaps() == []
     assert_numbered(server)
@@ -324,7 +381,7 @@ def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
     used = sum(path.stat().st_size for path in place.directory.rglob("*"))
     assert used <= place.max_bytes
     server.start()
-    sender.close("finished")
+    end(sender)
     arrived = server.steps()
     # What was being sent while the last steps came in was no longer the spool's to give up.
     assert arrived == sorted(set(arrived))
@@ -363,7 +420,7 @@ def test_a_disk_that_refuses_switches_the_spool_off(
         sender.put(step(n))
     until(lambda: sender.stats().spool_off == reason)
     server.start()
-    sender.close("finished")
+    end(sender)
     assert server.steps() == list(range(50))
     assert caplog.text.count("the spool in") == 1
     assert_numbered(server)
@@ -376,7 +433,7 @@ def test_a_folder_that_cannot_be_made_costs_the_spool_only(
     sender = spooling(server.url, SpoolPlace(directory=tmp_path / "file" / "spool"))
     sender.put(step(0))
     until(lambda: sender.stats().spool_off)
-    sender.close("finished")
+    end(sender)
     assert server.steps() == [0]
 
 
@@ -403,7 +460,7 @@ def test_a_disk_that_hangs_stops_neither_packing_nor_sending(
         sender.put(step(n))
     until(lambda: sender.stats().acknowledged == 300)
     goes_on.set()
-    sender.close("finished")
+    end(sender)
     assert server.steps() == list(range(300))
 
 
@@ -419,7 +476,7 @@ def test_server_restored_from_a_backup_gets_what_the_disk_still_holds(
     server.last_seq, server.epoch, server.kept = 1, "after the restore", server.kept[:1]
     server.start()
     sender.put(step(3))
-    sender.close("finished")
+    end(sender)
     assert server.steps() == [0, 1, 2, 3]
     assert server.gaps() == []
     assert sender.stats().lost == {}
@@ -444,7 +501,7 @@ def test_every_fault_of_the_network_ends_with_everything_there(
             time.sleep(0.001)
         proxy.fault = ""
         proxy.cut_all()
-        sender.close("finished")
+        end(sender)
     finally:
         proxy.close()
     assert server.steps() == list(range(n))
