@@ -30,12 +30,12 @@ _BLOCKS = 40
 def main() -> None:
     data = Synthetic(layers=300, kinds=2)
     for batch in (0, 1, 10):
-        with tempfile.TemporaryDirectory(prefix="floatscope-bench-") as folder:
-            with in_process(Settings(data=Path(folder))) as target:
-                if batch:
-                    _blocks(target, data, batch)
-                else:
-                    _questions(target, data)
+        folder = tempfile.TemporaryDirectory(prefix="floatscope-bench-")
+        with folder, in_process(Settings(data=Path(folder.name))) as target:
+            if batch:
+                _blocks(target, data, batch)
+            else:
+                _questions(target, data)
 
 
 def _shuffled() -> Iterator[float]:

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, event, select
+from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, SQLModel
 
+from floatscope_server.database import StoreError
 from floatscope_server.frame import Frame
 from floatscope_server.models import Run
 from floatscope_server.store.batch import Batch
@@ -183,7 +185,7 @@ class Present:
         session.info[_KEY] = set()
 
     def end_job(self, session: Session, connection: Connection) -> None:
-        """It is committed: renew what it has changed, or forget it."""
+        """It is committed: renew what it has changed, or forget it. Never fails: the job has not."""
         concerned: set[tuple[int, int]] = session.info[_KEY]
         self.proved()
         if not self._held or not self._touched:
@@ -193,7 +195,7 @@ class Present:
             return
         for name, held in list(self._held.items()):
             streams = {stream for run, stream in concerned if run == held.now.row.id}
-            if streams:
+            if streams and name in self._held:
                 self._renew_streams(connection, name, streams)
 
     def numbers(self, connection: Connection, batch: Batch) -> list[int]:
@@ -236,8 +238,13 @@ class Present:
 
     def _renew_streams(self, connection: Connection, name: str, streams: set[int]) -> None:
         held = self._held[name]
-        with connection.begin():
-            fresh = _streams(connection, {"run": held.now.row.id}, streams)
+        try:
+            with connection.begin():
+                fresh = _streams(connection, {"run": held.now.row.id}, streams)
+        except (DBAPIError, StoreError):
+            # Whoever writes next meets it too.
+            self.forget()
+            return
         held.now = replace(held.now, streams={**held.now.streams, **fresh})
 
     def _executing(self, _connection: object, _cursor: object, statement: str, *_rest: object) -> None:

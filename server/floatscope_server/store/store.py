@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TypeVar
 
@@ -124,16 +124,15 @@ class Store:
         """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
 
         def in_transaction(connection: Connection) -> _T:
-            with Session(connection, expire_on_commit=False) as session:
-                self.present.begin_job(session)
-                try:
-                    with connection.begin():
-                        result = fn(session)
-                        session.flush()
-                except DBAPIError:
-                    # It may be on disk or not.
-                    self.present.forget()
-                    raise
+            try:
+                with connection.begin(), Session(connection, expire_on_commit=False) as session:
+                    self.present.begin_job(session)
+                    result = fn(session)
+                    session.flush()
+            except DBAPIError:
+                # It may be on disk or not.
+                self.present.forget()
+                raise
             self.present.end_job(session, connection)
             return result
 
@@ -173,7 +172,9 @@ class Store:
     def keep_present(self, name: str) -> None:
         """Have ``present`` keep the run ``name``, which exists, from soon on."""
         if self.present.want(name):
-            self._inbox.put(Job(run=lambda connection: self.present.load(connection, name), future=Future()))
+            # A store that takes nothing any more still answers.
+            with suppress(StoreError):
+                self._inbox.put(Job(run=lambda connection: self.present.load(connection, name), future=Future()))
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -380,7 +381,11 @@ class Store:
 
     def _answer(self, batch: Batch, numbers: Sequence[int]) -> None:
         """It is committed, its frames with ``numbers``."""
-        self.present.committed(batch, numbers)
+        try:
+            self.present.committed(batch, numbers)
+        except Exception:  # noqa: BLE001 - logged: the database has it, and what is committed must be acknowledged
+            self.present.forget()
+            _log.exception("what runs have come to cannot be kept in memory")
         self._committed.update(batch.last_seqs())
         self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
