@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from sqlmodel import select
 
 from floatscope import wire
+from floatscope_server.models import Stream
 from floatscope_server.query.answers import Answers
 from floatscope_server.store.present import Present, RunNow
 from floatscope_server.store.sealer import Sealer
@@ -247,6 +249,40 @@ def test_memory_forgets_a_run_that_is_deleted_and_takes_its_name_for_another(
     twice.remember()
     twice.check()
     assert server.json("/api/v1/runs/run/latest")["steps"] == [5, 5]
+
+
+def test_a_run_that_follows_a_deleted_one_has_nothing_of_it(
+    server: Running, twice: Twice, agent: MakeAgent, make: Make, http: Callable[..., Reply]
+) -> None:
+    store, keeper = server.services.store, server.services.keeper
+    one = agent(layers=_layers(make))
+    one.deliver(_body(make, 0, 20))
+    paths = [*PATHS, "scalars", "heatmap", "layers/l0/series"]
+    for path in paths:
+        assert server.get(f"/api/v1/runs/run/{path}").status == 200
+    twice.remember()
+    numbers = _numbers(store)
+    one.ask(wire.Bye(seq=one.seq, reason="finished"))
+    store.tick()
+    assert http(server.url + "/api/v1/runs/run", method="DELETE").status == 202
+    end = time.monotonic() + 30.0
+    while _numbers(store):
+        keeper.step()
+        assert time.monotonic() < end
+    again = agent(layers=_layers(make))
+    again.deliver(_body(make, 5, 3, seed=9))
+    assert _numbers(store).isdisjoint(numbers)
+    twice.remember()
+    twice.check()
+    found = server.json("/api/v1/runs/run/scalars?names=loss")
+    assert found[0]["steps"] == [5, 6, 7]
+    assert server.json("/api/v1/runs/run/tail?metric=absmax")["steps"] == [5, 6, 7]
+    assert server.json("/api/v1/runs/run/heatmap?metric=absmax")["columns"] == [5, 6, 7]
+
+
+def _numbers(store: Store) -> set[int]:
+    with store.read() as session:
+        return {number for number in session.exec(select(Stream.id)) if number is not None}
 
 
 def test_memory_is_right_after_a_restart(

@@ -385,7 +385,7 @@ class Batch:
 
     def _stream(self, run: KnownRun, attempt: int, name: str) -> int:
         if name not in run.streams:
-            stream = Stream(run_id=run.id, name=name)
+            stream = Stream(id=self._ledger.numbers.next(self._session, Stream), run_id=run.id, name=name)
             self._session.add(stream)
             self._session.flush()
             assert stream.id is not None

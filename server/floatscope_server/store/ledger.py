@@ -20,6 +20,7 @@ from floatscope_server.models import Attempt, DeviceFacts, LayerRow, Run, Scalar
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.numbers import Numbers
 from floatscope_server.store.shapes import FACTS
 from floatscope_server.store.together import Together
 
@@ -191,6 +192,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.runs: dict[str, KnownRun] = {}
+        self.numbers = Numbers()
         self._of_writer: dict[str, KnownRun] = {}
 
     def clear(self) -> None:

@@ -237,6 +237,7 @@ class Store:
     def _load_meta(self, connection: Connection) -> None:
         with connection.begin(), Session(connection) as session:
             self.epoch = settled_epoch(session, self.database.place(connection))
+            self._ledger.numbers.start(session)
             session.commit()
         self._started_at = self._clock()
 
