@@ -11,6 +11,9 @@ WORKERS ?= 2
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# An index that is slow or away for a moment costs a moment, not the whole run.
+export PIP_RETRIES ?= 10
+export PIP_DEFAULT_TIMEOUT ?= 60
 # Node brings certificate authorities of its own; the system's may know a proxy between here and the registry.
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
@@ -39,7 +42,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 
 .tools/.node: web/package.json
 	mkdir -p .tools && cp web/package.json .tools/
-	npm install --prefix .tools --no-audit --no-fund --no-package-lock --fetch-retries 1
+	npm install --prefix .tools --no-audit --no-fund --no-package-lock --fetch-retries 5
 	touch $@
 
 setup: $(VENV)/.dev ## what the tests need

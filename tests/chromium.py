@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-__all__ = ["Complaints", "Visit", "browser", "listen", "visiting"]
+__all__ = ["Complaints", "Visit", "browser", "drawn", "listen", "visiting"]
 
 _FLAGS = (
     "--disable-background-networking",
@@ -22,10 +22,10 @@ _FLAGS = (
 
 
 @contextmanager
-def browser(executable: str) -> Iterator[Browser]:
-    """A headless browser; its pages share nothing with a person's profile."""
+def browser(executable: str, *flags: str) -> Iterator[Browser]:
+    """A headless browser; its pages share nothing with a person's profile. ``flags`` come after ours."""
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=executable, args=list(_FLAGS))
+        running = playwright.chromium.launch(executable_path=executable, args=[*_FLAGS, *flags])
         try:
             yield running
         finally:
@@ -58,6 +58,11 @@ def listen(page: Page, origin: str) -> Complaints:
     return complaints
 
 
+def drawn(page: Page) -> None:
+    """Waits until the page has been drawn with what has happened so far: it is drawn anew in the next frame."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 @dataclass(slots=True)
 class Visit:
     """A person at a wide screen. What is waited for may take as long as a busy machine needs."""
@@ -67,8 +72,9 @@ class Visit:
     url: str
 
     def go(self, place: str) -> None:
-        """To what follows ``#/`` in the address."""
+        """To what follows ``#/`` in the address; nothing of the place before is left."""
         self.page.goto(f"{self.url}/#/{place}")
+        drawn(self.page)
 
 
 @contextmanager
@@ -76,6 +82,6 @@ def visiting(executable: str, url: str) -> Iterator[Visit]:
     """A visit to the server at ``url``."""
     with browser(executable) as running:
         page = running.new_context(viewport={"width": 1440, "height": 900}, locale="en-US").new_page()
-        page.set_default_timeout(30_000)
-        expect.set_options(timeout=30_000)
+        page.set_default_timeout(60_000)
+        expect.set_options(timeout=60_000)
         yield Visit(page, listen(page, url), url)

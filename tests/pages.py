@@ -6,13 +6,16 @@ import json
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import Browser, Page
+
+from tests.chromium import drawn
+from tests.demos import demonstrated
 
 __all__ = ["LANGUAGES", "PAGES", "THEMES", "open_page", "recorded", "served", "serving", "settled"]
 
@@ -36,10 +39,11 @@ THEMES = ("dark", "light")
 LANGUAGES = ("en", "zh")
 
 
-def recorded(data: Path, seconds: int) -> None:
-    """The runs of a demo that has ended, in the folder ``data``."""
-    command = [sys.executable, "-m", "floatscope", "demo", "--no-browser", "--port", "0"]
-    subprocess.run([*command, "--seconds", str(seconds), "--data", str(data)], check=True, capture_output=True)
+def recorded(data: Path, seconds: float) -> None:
+    """The runs of a demo that has gone on for ``seconds``, and longer until it went wrong, in the folder ``data``."""
+    with demonstrated(data) as demo:
+        time.sleep(seconds)
+        assert demo.finish() == 0, demo.lines
 
 
 @contextmanager
@@ -79,10 +83,10 @@ def open_page(running: Browser, *, theme: str, language: str, width: int, height
 def settled(page: Page, url: str, place: str) -> None:
     """Go to ``place`` and wait until nothing is loading there any more."""
     page.goto(f"{url}/#/{place}")
+    drawn(page)
     page.locator("main h1, main h2").first.wait_for()
     page.wait_for_function("() => document.querySelector('.sweep') === null")
     # Charts take turns.
-    drawn = "(one) => one.querySelector('.nsewdrag')"
-    page.wait_for_function(f"() => [...document.querySelectorAll('.plot')].every({drawn})")
-    painted: Any = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    page.evaluate(painted)
+    there = "(one) => one.querySelector('.nsewdrag')"
+    page.wait_for_function(f"() => [...document.querySelectorAll('.plot')].every({there})")
+    drawn(page)

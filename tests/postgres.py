@@ -16,7 +16,7 @@ import psycopg
 
 __all__ = ["Cluster", "programs"]
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 _USER = "floatscope"
 _OLDEST = 15
 

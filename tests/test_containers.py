@@ -22,7 +22,7 @@ TOOLS = Path(sys.executable).parent
 def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(TOOLS / "docker-compose"), "--file", str(ROOT / "docker-compose.yml"), *arguments]
     clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_compose_refuses_a_wrong_file(tmp_path: Path) -> None:
     wrong = (ROOT / "docker-compose.yml").read_text().replace("ipc: host", "ipcx: host")
     (tmp_path / "docker-compose.yml").write_text(wrong)
     command = [str(TOOLS / "docker-compose"), "--profile", "rocm", "config", "--quiet"]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode != 0
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False).returncode != 0
 
 
 def test_only_the_server_starts_by_default() -> None:
@@ -144,7 +144,7 @@ def test_hadolint_is_content(name: str) -> None:
         [str(TOOLS / "hadolint"), "--no-color", str(ROOT / name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
@@ -210,7 +210,7 @@ def health(port: int) -> subprocess.CompletedProcess[str]:
         env={"FLOATSCOPE_PORT": str(port)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

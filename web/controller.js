@@ -161,13 +161,13 @@ export function createController(store) {
     const zoomed = differs(["from", "to"]);
     const came = HEAT_TABS.includes(route.tab) !== HEAT_TABS.includes(before.tab);
     const pictured = came || differs(["kind", "metric", "format"]);
-    if (zoomed) void loadSeries();
     if (pictured) {
       clear("heat");
       subscribe();
     }
     if (pictured || differs(["layer"])) clear("layer");
     if (zoomed || pictured) void loadHeat();
+    if (zoomed) void loadSeries();
     if (zoomed || pictured || differs(["layer"])) void loadLayer();
   }
 

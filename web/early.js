@@ -9,22 +9,33 @@ const FRESH_MS = 10_000;
 /** @type {Map<string, { answer: Promise<Response | null>, at: number }>} */
 const asked = new Map();
 
+/** What the page asked for before it was asked early; null: nothing more will be. @type {Set<string> | null} */
+let missed = new Set();
+
 /** As every request of the page. @param {string} accept @returns {RequestInit} */
 export function initOf(accept) {
   return { headers: { Accept: accept }, credentials: "same-origin", cache: "no-store" };
 }
 
 /** @param {string} path @param {string} accept @returns {Promise<Response | null>} null: there is none */
-export function askEarly(path, accept) {
+export async function askEarly(path, accept) {
+  // The modules may be there before what a question follows from is: the page has asked it then.
+  if (missed?.has(path)) return null;
   // A refusal is asked for again: who signs in meanwhile gets another answer.
   const answer = fetch(path, initOf(accept)).then((response) => (response.ok ? response : null), () => null);
   asked.set(path, { answer, at: performance.now() });
   return answer;
 }
 
+/** Everything that is asked early has been. */
+export function askedAll() {
+  missed = null;
+}
+
 /** The answer to a question that has been asked already, once. @param {string} path @returns {Promise<Response | null>} null: ask */
 export async function early(path) {
   const held = asked.get(path);
   asked.delete(path);
+  if (held === undefined) missed?.add(path);
   return held === undefined || performance.now() - held.at > FRESH_MS ? null : held.answer;
 }

@@ -1,23 +1,23 @@
 /** Entry: state, controller, and one patch of the document per frame in which something changed. */
 
-import { createCards } from "./cards.js";
+import { ApiError } from "./api.js";
 import { createController } from "./controller.js";
 import { parseRoute } from "./data/route.js";
-import { createCompare } from "./compare.js";
-import { createConfig } from "./config.js";
 import { createStore } from "./data/store.js";
-import { createDesk } from "./desk.js";
 import { languageFrom } from "./data/words.js";
-import { translator } from "./i18n/index.js";
+import { learn, translator } from "./i18n/index.js";
 import { createNewest } from "./newest.js";
+import { createPlaces, fetched } from "./places.js";
 import { createRunList } from "./run-list.js";
-import { createScaler } from "./scaler.js";
 import { initialState, currentRun } from "./state.js";
 import { patch } from "./view/dom.js";
 import { loadPlotly } from "./view/plot.js";
 import { page } from "./view/page.js";
 import { bits } from "./data/text.js";
 import { number } from "./data/json.js";
+
+/** Time for the charts to be drawn before what nobody has asked for yet is loaded. */
+const REST_MS = 1000;
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 const wishesLight = matchMedia("(prefers-color-scheme: light)");
@@ -33,12 +33,7 @@ const store = createStore(
   (flush) => requestAnimationFrame(flush),
 );
 const controller = createController(store);
-const desk = createDesk(store, controller.reload);
-const compare = createCompare(store, controller.reload);
-const config = createConfig(store, controller.reload);
 const newest = createNewest(store, controller.reload);
-const scaler = createScaler(store, controller);
-const cards = createCards(store, controller);
 const list = createRunList(store, controller);
 
 /** @returns {import("./data/colour.js").Theme} */
@@ -48,22 +43,23 @@ function themeNow() {
 }
 
 const actions = {
+  .../** @type {import("./places.js").PlaceActions} */ ({}),
   ...controller,
-  desk,
-  config,
-  scaler,
-  cards,
   list,
   retry() {
     controller.retry();
-    scaler.again();
-    cards.again();
-    if (store.get().route.page === "alerts") desk.refresh();
+    places.again();
   },
   /** @param {import("./data/words.js").Language} language */
-  setLanguage(language) {
+  async setLanguage(language) {
     localStorage.setItem("floatscope.language", language);
-    store.set({ language });
+    try {
+      await fetched(learn(language));
+      store.set({ language });
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      store.set({ notice: error });
+    }
   },
   /** @param {import("./data/colour.js").Theme} theme */
   setTheme(theme) {
@@ -71,6 +67,8 @@ const actions = {
     store.set({ theme });
   },
 };
+
+const places = createPlaces(store, controller, actions);
 
 /** @typedef {typeof actions} Actions */
 /** @typedef {{ t: import("./data/words.js").Translate, act: Actions }} Context */
@@ -93,13 +91,9 @@ function render(state) {
 }
 
 store.subscribe(render);
-store.subscribe(desk.follow);
-store.subscribe(config.follow);
-store.subscribe(compare.follow);
-store.subscribe(scaler.follow);
-store.subscribe(cards.follow);
 store.subscribe(newest.follow);
 store.subscribe(list.follow);
+store.subscribe(places.follow);
 addEventListener("hashchange", () => controller.onRoute(parseRoute(location.hash)));
 addEventListener("resize", () => (store.set({ width: innerWidth }), list.scrolled()));
 addEventListener("scroll", list.scrolled, { passive: true });
@@ -107,6 +101,8 @@ addEventListener("online", controller.retry);
 addEventListener("offline", controller.offline);
 wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
+places.follow(store.get());
+await learn(store.get().language);
 render(store.get());
 await controller.start();
 const stopWaiting = store.subscribe((state) => {
@@ -123,6 +119,12 @@ function showsAll({ route, heat, detail }) {
   // A run without layers, and a tab without the heat map, never ask for one.
   return route.page === "run" && (!loading(heat.status) || (heat.status === "idle" && !loading(detail.status)));
 }
+
+const stopLooking = store.subscribe((state) => {
+  if (state.route.page === "run" || state.route.page === "compare" ? !state.plotly : state.runs.data === null) return;
+  stopLooking();
+  setTimeout(places.rest, REST_MS);
+});
 
 async function loadCharts() {
   store.set({ plotly: await loadPlotly() });

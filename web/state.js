@@ -64,6 +64,8 @@ import { EMPTY_SCALER } from "./data/scaler.js";
  * @property {import("./data/cards.js").CardsState} cards the tab of devices
  * @property {import("./run-list.js").RunListState} list the page of runs
  * @property {boolean} plotly whether the chart library is there
+ * @property {Readonly<Record<string, import("./places.js").View>>} views of the places that have come
+ * @property {{ place: string, error: ApiError } | null} awaited the place that was opened and has not come, and why
  */
 
 /** @type {import("./run-list.js").RunListState} */
@@ -101,6 +103,8 @@ export function initialState(given) {
     cards: EMPTY_CARDS,
     list: EMPTY_RUN_LIST,
     plotly: false,
+    views: {},
+    awaited: null,
     ...given,
   };
 }

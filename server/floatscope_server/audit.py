@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from sqlmodel import Session, col, select
 from starlette.requests import HTTPConnection
 
+from floatscope_server.access import Audit
 from floatscope_server.jsontext import stamp
-from floatscope_server.models import Audit
 from floatscope_server.services import Running, services_of
 
 __all__ = ["Actor", "record", "router"]

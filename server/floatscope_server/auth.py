@@ -15,8 +15,8 @@ from sqlmodel import Session as DatabaseSession
 from sqlmodel import col, delete, select
 from starlette.requests import HTTPConnection
 
+from floatscope_server.access import Session, Token
 from floatscope_server.database import StoreError, utc
-from floatscope_server.models import Session, Token
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 from floatscope_server.tokens import read_token_file

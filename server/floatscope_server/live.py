@@ -4,45 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
-from itertools import groupby
 
 import msgspec
 import numpy as np
 
 from floatscope import wire
-from floatscope_server.blocks import pack
-from floatscope_server.frame import Frame
 from floatscope_server.jsontext import encode_json
+from floatscope_server.live_columns import Heat, Told, heat_blocks
 from floatscope_server.observation import Observation
 from floatscope_server.query.devices import sample_of
-from floatscope_server.query.fields import METRICS
-from floatscope_server.query.layertable import log2_limits
-from floatscope_server.query.ratio import live_ratio
+from floatscope_server.query.layertable import RunLayers
 from floatscope_server.query.runs import run_list
 from floatscope_server.settings import Settings
 from floatscope_server.store import Store
 
-__all__ = ["Heat", "LiveHub", "Viewer"]
+__all__ = ["LiveHub", "Viewer"]
 
-_FLUSH_S = 0.2
-_RUN_EVERY = 3
-"""Flushes between two notices about the same run: at most two a second."""
+_APART_S = 0.2
+"""From the beginning of one flush to that of the next. A flush that began so long after the end of the last one had the
+pace of four steps a second, and fell in and out of step with them."""
+_REST_S = 0.1
+"""What a step waits for ranks that have not told of it: their blocks are committed one after the other."""
+_ALONE_S = 0.4
+"""What belongs to no step waits to go with one."""
+_NOTICES_S = 0.5
+"""Between two notices about the same run."""
 _MAX_PENDING_BYTES = 16 << 20
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
-    """The heat map that a viewer looks at."""
-
-    kind: str
-    metric: str
-    format: str
 
 
 class Viewer:
@@ -84,6 +81,17 @@ class Viewer:
         return len(self._queue)
 
 
+class _Ready(IntEnum):
+    """Whether what is pending can be sent."""
+
+    NOTHING = 0
+    SOMETHING = 1
+    """But no step."""
+    STEP = 2
+    WHOLE = 3
+    """All ranks have told of the newest step."""
+
+
 @dataclass(slots=True)
 class _Pending:
     """What has happened to one run since the last flush."""
@@ -91,14 +99,31 @@ class _Pending:
     points: dict[str, list[list[object]]] = field(default_factory=dict)
     devices: list[dict[str, object]] = field(default_factory=list)
     events: list[dict[str, object]] = field(default_factory=list)
-    summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = field(default_factory=list)
+    summaries: list[Told] = field(default_factory=list)
     layers: bool = False
     overflow: bool = False
     nbytes: int = 0
+    ready: _Ready = _Ready.SOMETHING
+    newest: int = -1
+    """The last step that any rank has told all of."""
+    told: set[int] = field(default_factory=set)
+    """The ranks that have."""
+
+    def tell(self, observation: Observation) -> None:
+        """Note which step its rank has come to, if it has told all of one."""
+        body = observation.body
+        last = body.first_step + body.steps - 1
+        if body.continued or not body.steps or last < self.newest:
+            return
+        if last > self.newest:
+            self.newest, self.told = last, set()
+        self.told.add(observation.rank)
+        self.ready = _Ready.WHOLE if len(self.told) >= observation.world else _Ready.STEP
 
 
 class LiveHub:
-    """Collects observations from the store's thread and sends them on five times a second."""
+    """Collects observations from the store's thread and sends them on: a step at once when all ranks have told of it,
+    but at most five times a second."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.viewers: set[Viewer] = set()
@@ -107,21 +132,26 @@ class LiveHub:
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._changed: set[str] = set()
+        self._layers: dict[str, RunLayers] = {}
+        """Of runs that are looked at, with what was made of them for the last columns."""
+        self._ready = _Ready.NOTHING
+        self._woken = asyncio.Event()
+        """Set, in the event loop, after ``_ready`` has risen."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     def start(self) -> None:
-        """Begin to flush, in the running event loop."""
+        """Begin to send, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._store.run_observers.append(self.run_changed)
         self._store.layer_observers.append(self._layers_changed)
-        self._task = self._loop.create_task(self._run())
+        self._tasks = self._loop.create_task(self._flush_all()), self._loop.create_task(self._give_notice())
 
     async def stop(self) -> None:
-        """Stop flushing."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Stop sending."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def add(self, viewer: Viewer) -> bool:
         """Let ``viewer`` have messages; False if there are too many already."""
@@ -150,6 +180,8 @@ class LiveHub:
         body = observation.body
         with self._lock:
             pending = self._pending.setdefault(observation.run, _Pending())
+            pending.tell(observation)
+            self._wake()
             pending.nbytes += _size(body)
             if pending.nbytes > _MAX_PENDING_BYTES:
                 pending.overflow = True
@@ -160,7 +192,14 @@ class LiveHub:
                 pending.points.setdefault(series.name, []).extend(map(list, zip(steps, values, strict=True)))
             pending.devices += [sample_of(device, observation.rank) for device in body.devices]
             pending.events += [{**msgspec.structs.asdict(e), "rank": observation.rank} for e in body.events]
-            pending.summaries += [(summary, observation.layers) for summary in body.summaries]
+            layers = self._layers_of(observation)
+            pending.summaries += [(summary, layers) for summary in body.summaries]
+
+    def _layers_of(self, observation: Observation) -> RunLayers:
+        held = self._layers.get(observation.run)
+        if held is None or held.layers is not observation.layers:
+            held = self._layers[observation.run] = RunLayers(observation.layers, digest="")
+        return held
 
     def run_changed(self, name: str) -> None:
         """Tell everybody of the run's line in the list, soon."""
@@ -171,6 +210,16 @@ class LiveHub:
         if any(viewer.run == name for viewer in tuple(self.viewers)):
             with self._lock:
                 self._pending.setdefault(name, _Pending()).layers = True
+                self._wake()
+
+    def _wake(self) -> None:
+        """While ``_lock`` is held. A call into the event loop costs a system call: one for each block is too many."""
+        states = {pending.ready for pending in self._pending.values()}
+        ready = min(states & {_Ready.STEP, _Ready.WHOLE}, default=_Ready.SOMETHING)
+        if ready <= self._ready or self._loop is None or self._loop.is_closed():
+            return
+        self._ready = ready
+        self._loop.call_soon_threadsafe(self._woken.set)
 
     # In the event loop.
 
@@ -179,18 +228,34 @@ class LiveHub:
             if viewer.run == run:
                 viewer.put(message)
 
-    async def _run(self) -> None:
-        count = 0
+    async def _flush_all(self) -> None:
+        begun = -math.inf
         while True:
-            await asyncio.sleep(_FLUSH_S)
-            count += 1
+            await self._until(_Ready.SOMETHING, None)
+            await self._until(_Ready.STEP, _ALONE_S)
+            await self._until(_Ready.WHOLE, _REST_S)
+            await asyncio.sleep(begun + _APART_S - time.monotonic())
+            begun = time.monotonic()
             with self._lock:
                 pending, self._pending = self._pending, {}
-                changed: set[str] = set()
-                if count % _RUN_EVERY == 0:
-                    changed, self._changed = self._changed, set()
+                self._ready = _Ready.NOTHING
+                self._layers = {run: self._layers[run] for run in pending.keys() & self._layers.keys()}
             for run, content in pending.items():
                 await self._alone(run, partial(self._flush, run, content))
+
+    async def _until(self, ready: _Ready, patience_s: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while self._ready < ready:
+                    self._woken.clear()
+                    await self._woken.wait()
+
+    async def _give_notice(self) -> None:
+        """By itself: a question to the database must not hold up what is new."""
+        while True:
+            await asyncio.sleep(_NOTICES_S)
+            with self._lock:
+                changed, self._changed = self._changed, set()
             if self.viewers:
                 for run in sorted(changed):
                     await self._alone(run, partial(self._tell_all, run))
@@ -255,47 +320,3 @@ def _size(body: wire.Body) -> int:
     summaries = sum(len(field.data) for summary in body.summaries for field in summary.fields)
     points = sum(len(series.steps) for series in body.scalars)
     return summaries + 16 * points + 1000 * (1 + len(body.events) + len(body.devices))
-
-
-def heat_blocks(run: str, heat: Heat, summaries: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]]) -> list[bytes]:
-    """New columns of ``heat`` as FSB1: of each step the worst of its ranks, neighbouring steps of the same layers
-    joined."""
-    metric = METRICS[heat.metric]
-    worse = np.fmin if metric.worst == "min" else np.fmax
-    columns: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
-    for summary, layers in summaries:
-        if summary.kind != heat.kind:
-            continue
-        frame = Frame.of(summary)
-        rows = frame.layers.tolist()
-        shown = [layers[index] for index in rows]
-        limits = log2_limits(shown, heat.kind, heat.format, metric)
-        plane = metric.plane(frame, limits[frame.layers])
-        if metric.over is not None:
-            plane = live_ratio(metric, plane, frame, (other for other, _ in summaries))
-        steps = columns.setdefault(tuple(rows), {})
-        for step, values in enumerate(plane, frame.first_step):
-            steps[step] = worse(steps[step], values) if step in steps else values
-    return [
-        pack(
-            {
-                "type": "heat",
-                "run": run,
-                "kind": heat.kind,
-                "metric": heat.metric,
-                "format": heat.format,
-                "first_step": first,
-                "layers": rows,
-            },
-            {"values": np.stack([steps[step] for step in range(first, last + 1)])},
-        )
-        for rows, steps in columns.items()
-        for first, last in _stretches(steps)
-    ]
-
-
-def _stretches(steps: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of neighbouring ``steps``."""
-    for _, run in groupby(enumerate(sorted(steps)), key=lambda place: place[1] - place[0]):
-        found = [step for _, step in run]
-        yield found[0], found[-1]

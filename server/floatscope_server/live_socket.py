@@ -12,7 +12,8 @@ from floatscope import wire
 from floatscope._formats import formats
 from floatscope_server.auth import ROUTES
 from floatscope_server.jsontext import encode_json
-from floatscope_server.live import Heat, Viewer
+from floatscope_server.live import Viewer
+from floatscope_server.live_columns import Heat
 from floatscope_server.models import Run
 from floatscope_server.query.fields import METRICS
 from floatscope_server.query.ratio import problem_of_kind

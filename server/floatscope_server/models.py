@@ -17,7 +17,6 @@ __all__ = [
     "CONTINUED",
     "NONFINITE",
     "Attempt",
-    "Audit",
     "DeviceFacts",
     "DumpPart",
     "Gap",
@@ -30,13 +29,11 @@ __all__ = [
     "Run",
     "ScalarChunk",
     "ScalarSeries",
-    "Session",
     "StepEvent",
     "Stream",
     "StreamState",
     "Tile",
     "TileRaw",
-    "Token",
     "WalFrame",
     "Writer",
 ]
@@ -203,7 +200,8 @@ class WalFrame(SQLModel, table=True):
     bit 1: more of its block's last step follows in the next block of ``writer`` (``writer.number``), bit 2: its rank is
     in the tile already, and it waits for the other ranks of that to send these steps again too. ``rank`` -1 is all
     ranks together: scalars that the block of ``writer`` completed. ``data`` is the msgpack of the part
-    (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries.
+    (wire.Histograms, a list of wire.Scalars, a list of wire.Device), or ``store.packed`` of wire.Summaries, with the
+    checksum of ``store.framed``.
 
     Of summaries, columns before the watermark of the stream are those that came late; once columns are in tiles
     ``first`` and ``n`` leave them out, though ``data`` still has them.
@@ -438,7 +436,7 @@ class Gap(SQLModel, table=True):
 class DumpPart(SQLModel, table=True):
     """A piece of what the flight recorder of one writer held when it was frozen; see ``wire.Dump``.
 
-    ``data`` is the msgpack of a list of encoded ``wire.Body`` with the run's layer numbers.
+    ``data`` is the msgpack of a list of encoded ``wire.Body`` with the run's layer numbers, as ``store.framed`` has it.
     """
 
     __tablename__ = "dump_part"
@@ -457,43 +455,6 @@ class DumpPart(SQLModel, table=True):
     last_step: int = Field(sa_type=BigInteger)
     created_at: datetime
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
-
-
-class Audit(SQLModel, table=True):
-    """A change that somebody made. ``actor``: "local" where the server asks for no token, else "token" and the first
-    digits of the hash of the one that was shown; ``action`` such as endpoint.add; ``subject``: what was changed."""
-
-    __tablename__ = "audit"
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    detail: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-
-
-class Token(SQLModel, table=True):
-    """An access token: ``hash`` is the SHA-256 of it in hexadecimal."""
-
-    __tablename__ = "token"
-
-    id: int | None = Field(default=None, sa_column=Column(_ID, primary_key=True))
-    scope: str
-    hash: str = Field(unique=True)
-    created_at: datetime
-
-
-class Session(SQLModel, table=True):
-    """A browser that has shown a token; ``hash`` is the SHA-256 of its cookie in hexadecimal."""
-
-    __tablename__ = "session"
-
-    hash: str = Field(primary_key=True)
-    token_hash: str
-    scope: str
-    created_at: datetime
-    expires_at: datetime
 
 
 class Meta(SQLModel, table=True):

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import mimetypes
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ ENTRY = "index.html"
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _PREFIX = "/static/"
+_SHEET = re.compile(rb'[ \t]*<link rel="stylesheet" href="/static/([^"]+)" />\n')
+_SHEETS = "style.css"
+"""All that the entry names, in that order: each of a dozen small ones would hold back the first paint for its turn."""
 _TEXTS = ("text/", "image/svg")
 _LEAST = 1000
 """Bytes below which a packet is what it takes, compressed or not."""
@@ -93,11 +97,23 @@ def _below(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield prefix + entry.name, entry
 
 
+def _joined(entry: bytes, contents: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
+    """``entry`` with one style sheet in place of all that it names, and ``contents`` with that one too."""
+    sheets = list(_SHEET.finditer(entry))
+    if not sheets:
+        return entry, contents
+    link = sheets[0][0].replace(sheets[0][1], _SHEETS.encode())
+    rest = _SHEET.sub(b"", entry[sheets[0].end() :])
+    style = b"".join(contents[sheet[1].decode()] for sheet in sheets)
+    return entry[: sheets[0].start()] + link + rest, {**contents, _SHEETS: style}
+
+
 def _snapshot(contents: dict[str, bytes], changed: frozenset[tuple[str, int, int]]) -> Snapshot:
+    entry, contents = _joined(contents[ENTRY], contents)
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     version = hashlib.sha256(repr(digests).encode()).hexdigest()[:16]
     # Modules import each other by relative addresses, which stay below that of the entry.
-    entry = contents[ENTRY].replace(f'="{_PREFIX}'.encode(), f'="{_PREFIX}@{version}/'.encode())
+    entry = entry.replace(f'="{_PREFIX}'.encode(), f'="{_PREFIX}@{version}/'.encode())
     files = {name: _file(name, data, digests[name]) for name, data in contents.items()}
     files[ENTRY] = _file(ENTRY, entry, hashlib.sha256(entry).hexdigest())
     return Snapshot(version=version, files=files, changed=changed)

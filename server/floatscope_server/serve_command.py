@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import socket
 import sys
@@ -103,5 +104,13 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         app.state.services.prepare()
     except (StoreError, ValueError) as error:
         return _fail(str(error))
+    _keep_what_is_loaded()
     with short_turns():
         return 0 if server.serve_forever() and not store.given_up else 2
+
+
+def _keep_what_is_loaded() -> None:
+    """The 150,000 objects of modules, models and routes stay for good. A full collection looks at each of them, 0.1 s
+    in which no other thread runs, and finds some 50 objects that are free."""
+    gc.collect()
+    gc.freeze()

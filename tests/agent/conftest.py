@@ -54,7 +54,7 @@ def nothing_is_left() -> Iterator[None]:
         told = compiler.callback_handler
         assert [*told.start_callbacks, *told.end_callbacks] == []
     for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):
-        thread.join(5.0)
+        thread.join(60.0)
         assert not thread.is_alive(), thread.name
 
 
@@ -62,7 +62,7 @@ def nothing_is_left() -> Iterator[None]:
 def until() -> Callable[..., None]:
     """``until(condition)`` waits for another thread to make it true."""
 
-    def wait(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true in time"

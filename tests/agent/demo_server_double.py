@@ -74,7 +74,7 @@ def deliver(url: str, secret: str) -> None:
         signature = Webhook(secret).sign(identity, now, body)
         stamp = str(int(now.timestamp()))
         headers = {"webhook-id": identity, "webhook-timestamp": stamp, "webhook-signature": signature}
-        urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=10).close()
+        urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=60).close()
 
 
 def main() -> None:

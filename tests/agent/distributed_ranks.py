@@ -32,7 +32,7 @@ from floatscope._memory import MemorySink
 from floatscope._packing import Batch, pack
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 100.0
+DEADLINE_S = 240.0
 STEPS = 3
 EVERY = floatscope.Config(
     activations_every=1, weights_every=1, updates_every=1, histograms_every=1, overhead_budget=0.0

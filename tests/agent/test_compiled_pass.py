@@ -69,7 +69,7 @@ def brought_up(
 
 def ends(process: str) -> bool:
     """Whether a process that was killed is gone, or only waits for its parent."""
-    status, deadline = Path("/proc", process, "stat"), time.monotonic() + 20.0
+    status, deadline = Path("/proc", process, "stat"), time.monotonic() + 60.0
     while time.monotonic() < deadline:
         try:
             if status.read_text().split()[2] == "Z":
@@ -162,10 +162,17 @@ def test_a_compiler_that_fails(
 def test_a_compiler_that_hangs_is_ended_with_its_children(
     cache: Path, tmp_path: Path, script: Callable[[str], str], said: Callable[[], list[str]]
 ) -> None:
-    compiler = script(f"sleep 600 & echo $! > {tmp_path}/child; wait")
-    assert brought_up(cache, compilers=(compiler,), timeout_s=0.5) is None
-    assert len(said()) == 1
-    assert ends((tmp_path / "child").read_text().strip())
+    child = tmp_path / "child"
+    compiler = script(f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait")
+    tried = 0
+    # On a busy machine it takes a while until it has begun.
+    for timeout_s in (0.5, 5.0, 40.0):
+        assert brought_up(cache, compilers=(compiler,), timeout_s=timeout_s) is None
+        tried += 1
+        if child.exists():
+            break
+    assert len(said()) == tried
+    assert ends(child.read_text().strip())
 
 
 @pytest.mark.usefixtures("compiler")
@@ -204,7 +211,7 @@ from floatscope._stats._cpu import Cpu, works
 compilation = _cpu_library.Compilation(_cache.cache_directory, works, compilers=(sys.argv[1],))
 _cpu_library.Compilation = lambda *options: compilation
 Cpu()
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 60
 while not Path(sys.argv[2]).exists() and time.monotonic() < deadline:
     time.sleep(0.005)
 """

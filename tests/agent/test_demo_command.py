@@ -27,7 +27,7 @@ DOUBLE = [str(Path(__file__).with_name("demo_server_double.py")), "--port", "0"]
 SLEEPER = ["-c", "import time; time.sleep(600)"]
 
 
-def until(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+def until(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, what
@@ -54,7 +54,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def plan(folder: Path, *, seconds: float | None = 3.0, server: list[str] = DOUBLE) -> orchestrate.Plan:
+def plan(folder: Path, *, seconds: float | None = 60.0, server: list[str] = DOUBLE) -> orchestrate.Plan:
     trainings = {"demo": SLEEPER, "demo-sane": ["-c", ""]}
     return orchestrate.Plan(data=folder, port=0, seconds=seconds, server=server, trainings=trainings)
 
@@ -63,7 +63,20 @@ def test_tells_the_story_once_and_leaves_nothing_running(tmp_path: Path) -> None
     before = children(os.getpid())
     lines: list[str] = []
     addresses: list[str] = []
-    orchestrate.run(plan(tmp_path), lines.append, addresses.append)
+    wanted = {
+        "time to first chart:",
+        "alert critical",
+        "webhook msg_a",
+        "webhook msg_b",
+        "training demo-sane has ended",
+    }
+
+    def say(line: str) -> None:
+        lines.append(line)
+        if all(any(line.startswith(start) for line in lines) for start in wanted):
+            signal.raise_signal(signal.SIGINT)  # which only says that it is enough
+
+    orchestrate.run(plan(tmp_path, seconds=200.0), say, addresses.append)
     assert children(os.getpid()) == before
     assert [a.rpartition(":")[0] for a in addresses] == ["http://127.0.0.1"]
     first_chart = [line for line in lines if line.startswith("time to first chart: ")]
@@ -80,6 +93,14 @@ def test_tells_the_story_once_and_leaves_nothing_running(tmp_path: Path) -> None
     told, _, look = lines[-2].partition("; look first at: ")
     assert told == "demo: 70 steps, 2 skipped (first at step 31)"
     assert look == "critical nonfinite run=demo step=31 layer=blocks.3.mlp.down"
+    assert lines[-1] == "demo-sane: no step arrived"
+
+
+def test_ends_by_itself_after_its_seconds(tmp_path: Path) -> None:
+    before = children(os.getpid())
+    lines: list[str] = []
+    orchestrate.run(plan(tmp_path, seconds=0.2), lines.append, lines.append)
+    assert children(os.getpid()) == before
     assert lines[-1] == "demo-sane: no step arrived"
 
 
@@ -125,7 +146,7 @@ def test_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Pa
 
 def test_training_that_fails_ends_the_demo(tmp_path: Path) -> None:
     before = children(os.getpid())
-    broken = replace(plan(tmp_path, seconds=60.0), trainings={"demo": ["-c", "raise SystemExit('no such thing')"]})
+    broken = replace(plan(tmp_path), trainings={"demo": ["-c", "raise SystemExit('no such thing')"]})
     with pytest.raises(orchestrate.DemoError, match=r"demo failed: no such thing; its output is in .*demo\.log"):
         orchestrate.run(broken, print, print)
     assert children(os.getpid()) == before
@@ -138,7 +159,7 @@ def test_server_that_dies_ends_the_demo(tmp_path: Path) -> None:
     server = [str(tmp_path / "brief.py"), "--port", "0"]
     before = children(os.getpid())
     with pytest.raises(orchestrate.DemoError, match=r"stopped answering: .*; its output is in .*server\.log"):
-        orchestrate.run(plan(tmp_path, seconds=60.0, server=server), print, print)
+        orchestrate.run(plan(tmp_path, server=server), print, print)
     assert children(os.getpid()) == before
 
 
@@ -159,7 +180,7 @@ orchestrate.run(plan, print, print)
         until(lambda: len(children(demo.pid)) == 3, "server and two trainings run")
         started = children(demo.pid)
         demo.send_signal(end)
-        status = demo.wait(30)
+        status = demo.wait(60)
     finally:
         demo.kill()
         demo.wait()
@@ -171,7 +192,7 @@ def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
     child = processes.start(["-c", f"{deaf}; time.sleep(600)"], log)
-    assert processes.wait_for_line(child, log, "ready", timeout_s=30) == ""
+    assert processes.wait_for_line(child, log, "ready", timeout_s=60) == ""
     processes.stop([child], grace_s=0.2)
     assert child.returncode == -signal.SIGKILL
 
@@ -180,7 +201,7 @@ def test_children_do_not_see_the_users_settings(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("FLOATSCOPE_SERVER", "http://elsewhere:1")
     log = tmp_path / "log"
     child = processes.start(["-c", "import os; print('seen', os.environ.get('FLOATSCOPE_SERVER'))"], log)
-    assert processes.wait_for_line(child, log, "seen ", timeout_s=30) == "None"
+    assert processes.wait_for_line(child, log, "seen ", timeout_s=60) == "None"
     assert child.wait() == 0
 
 

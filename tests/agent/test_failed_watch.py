@@ -25,7 +25,7 @@ def hooks_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 def nothing_is_left(model: nn.Module, optimizer: torch.optim.Optimizer, before: int = 0) -> bool:
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("floatscope")]
     for thread in ours:
-        thread.join(5.0)
+        thread.join(60.0)
     return hooks_of(model, optimizer) == before and active_patches() == [] and not any(t.is_alive() for t in ours)
 
 

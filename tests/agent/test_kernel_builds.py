@@ -60,13 +60,14 @@ class Library:
         if name == "nvrtcCompileProgram":
             def compile(*arguments):
                 compiling.set()
-                time.sleep(0.5)
+                over.wait()
+                time.sleep(0.5)  # the process is ending meanwhile
                 tell("compiled")
                 return 1
             return compile
         return lambda *arguments: 0
 
-compiling = threading.Event()
+compiling, over = threading.Event(), threading.Event()
 _rtc._load = lambda *given: Library()
 
 def work():
@@ -76,8 +77,9 @@ def work():
         tell("told")
 
 threading.Thread(target=work, daemon=True).start()
-assert compiling.wait(30)
+assert compiling.wait(60)
 tell("the program is over")
+over.set()
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_cap_must_make_sense() -> None:
 
 
 @pytest.mark.parametrize("spool_bytes", [0, 1 << 20])
-def test_watch_spools_unless_told_not_to(tmp_path: Path, spool_bytes: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_watch_spools_unless_told_not_to(tmp_path: Path, spool_bytes: int, until: Callable[..., None]) -> None:
     model = torch.nn.Linear(2, 2)
     folder = tmp_path / "spool"
     scope = floatscope.watch(
@@ -41,6 +42,7 @@ def test_watch_spools_unless_told_not_to(tmp_path: Path, spool_bytes: int, caplo
     scope.step(loss=1.0)
     sender = scope._sink
     assert isinstance(sender, Sender)
+    until(lambda: sender._spooler is None or sender._spooler.kept)
     sender.finish("finished")
     sender._finished_at = 0.0  # nobody is there to wait for
     for thread in (*sender._threads, *sender._spool_threads):

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, update
 from sqlmodel import Session, col
 
+import floatscope_server.access
 import floatscope_server.alerts.models  # noqa: F401 - its tables belong to the schema
 from floatscope_server.database import append, database_of
 from floatscope_server.models import Run, Stream, WalFrame, Writer

@@ -225,7 +225,7 @@ def kept(
             page.wait_for_timeout(60e3 * minutes / speed / 40)
         steps = pace.head - head
     context.close()
-    # Code is compiled anew while it is young, so a page grows at first.
+    # What is used for the first time is read in, so a page grows at first.
     columns = np.array(samples[len(samples) // 4 :])
     seconds = columns[:, 0]
     growth = [float(np.polyfit(seconds, column, 1)[0] * (seconds[-1] - seconds[0])) for column in columns.T[1:]]

@@ -9,7 +9,7 @@ from typing import Self
 
 __all__ = ["Receiver"]
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 class Receiver:

@@ -18,7 +18,7 @@ from tests.e2e.scaled_runs import MARKUP, tell
 from tests.e2e.watched_training import NAMES, Place, goes_on, placed, says, visitor
 from tests.server.bodies import histogram, layer, scalars, summaries
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.browser
 
 TABS = ("", "/layers", "/scaler", "/devices", "/config")
 

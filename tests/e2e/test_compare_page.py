@@ -19,7 +19,7 @@ from tests.pages import serving
 from tests.server.bodies import layer, scalars, summaries
 from tests.server.conftest import Agent
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 HALF = "fp16, 50% <img src=x onerror=alert(1)>"
 BRAIN = "bf16,b"
@@ -112,7 +112,7 @@ def test_runs_are_laid_over_one_another(visit: Visit) -> None:
     page = visit.page
     _compare(visit, HALF, BRAIN, ONE, BROKEN)
     loss = page.get_by_role("region", name="Loss", exact=True)
-    expect(loss.locator(".scatterlayer .trace")).to_have_count(3, timeout=30_000)
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(3)
     expect(loss).to_contain_text(f"not finite throughout: {BROKEN}")
     dashes = loss.locator(".scatterlayer .js-line").evaluate_all(
         "lines => lines.map(line => line.style.strokeDasharray)"
@@ -128,7 +128,7 @@ def test_a_brush_moves_every_chart(visit: Visit) -> None:
     page = visit.page
     _compare(visit, HALF, BRAIN)
     drag = page.get_by_role("region", name="Loss", exact=True).locator(".nsewdrag")
-    box = drag.bounding_box(timeout=30_000)
+    box = drag.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 60)
     page.mouse.down()
@@ -152,13 +152,13 @@ def test_a_run_that_is_deleted_while_it_is_shown(visit: Visit) -> None:
     page = visit.page
     _compare(visit, HALF, DOOMED)
     loss = page.get_by_role("region", name="Loss", exact=True)
-    expect(loss.locator(".scatterlayer .trace")).to_have_count(2, timeout=30_000)
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(2)
     before = len(visit.complaints.texts)
     request = urllib.request.Request(f"{visit.url}/api/v1/runs/{DOOMED}", method="DELETE")
     urllib.request.urlopen(request).close()
     # Nobody has to ask anew.
     expect(page.get_by_role("listitem").filter(has_text=DOOMED)).to_contain_text("no such run")
-    expect(loss.locator(".scatterlayer .trace")).to_have_count(1, timeout=30_000)
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(1)
     # What the page asked between the deletion and the news of it has no answer; the browser says so by itself.
     refused = visit.complaints.texts[before:]
     assert [text for text in refused if "status of 404" not in text] == []

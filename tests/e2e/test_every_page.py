@@ -13,9 +13,9 @@ from playwright.sync_api import Browser
 from tests.chromium import browser, listen
 from tests.pages import LANGUAGES, PAGES, THEMES, open_page, recorded, served, settled
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.browser
 
-SECONDS = 20
+SECONDS = 10
 GRAVE = ("serious", "critical")
 WIDTHS = {"wide": (1440, 900), "phone": (390, 844)}
 EACH_ONCE = (("dark", "en", "wide"), ("light", "zh", "phone"))

@@ -19,7 +19,7 @@ from tests.e2e.scaled_runs import MARKUP, tell
 from tests.pages import serving
 from tests.server.bodies import histogram, layer, summaries
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 STEPS, BLOCK = 100_000, 1_000
 SPIKE, SPIKE_LAYER = 77_777, 5

@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import CDPSession, FloatRect, Page, expect
 
 from floatscope import wire
-from tests.chromium import Visit, visiting
+from tests.chromium import Visit, drawn, visiting
 from tests.e2e.scaled_runs import tell
 from tests.pages import serving
 from tests.server.bodies import histogram, layer, scalars, summaries
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 STEPS, BLOCK, SPIKE = 4096, 1024, 3333
 NAMES = [f"blocks.{i}.up" for i in range(6)]
@@ -58,11 +58,18 @@ def visit(url: str, program: Callable[[str], str]) -> Iterator[Visit]:
         yield visit
 
 
+def _settled(page: Page) -> None:
+    """What comes later may move what is there already."""
+    drawn(page)
+    page.locator(".heat-map canvas.cells").wait_for()
+    page.wait_for_function("() => document.querySelector('.sweep') === null")
+    drawn(page)
+
+
 def _go(page: Page, url: str, place: str) -> FloatRect:
     """Where the cells are."""
     page.goto(f"{url}/#/run/run/layers?{place}")
-    page.locator(".heat-map canvas.cells").wait_for()
-    page.wait_for_function("() => document.querySelector('.sweep') === null")
+    _settled(page)
     box = page.locator(".heat-map canvas.cells").bounding_box()
     assert box is not None
     return box
@@ -101,8 +108,12 @@ def test_a_zoom_refines_to_single_steps(visit: Visit) -> None:
 def test_a_drag_over_the_charts_of_a_layer_moves_the_map(visit: Visit) -> None:
     page = visit.page
     _go(page, visit.url, f"kind=grad&layer={NAMES[0]}")
-    for name in ("^Histogram of the exponents", "^Headroom"):
-        chart = page.get_by_role("complementary").get_by_role("img", name=re.compile(name))
+    names = ("^Histogram of the exponents", "^Headroom")
+    charts = [page.get_by_role("complementary").get_by_role("img", name=re.compile(name)) for name in names]
+    for chart in charts:
+        for each in charts:
+            expect(each).to_be_visible()
+        _settled(page)
         chart.scroll_into_view_if_needed()
         _drag(page, chart.bounding_box(), 0.3, 0.5)
         expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
@@ -140,8 +151,9 @@ def test_two_fingers_zoom_and_move_one_scrolls(visit: Visit) -> None:
     assert browser is not None
     context = browser.new_context(viewport={"width": 390, "height": 500}, has_touch=True, is_mobile=True)
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     page.goto(f"{visit.url}/#/run/run/layers?kind=grad")
+    _settled(page)
     canvas = page.locator(".heat-map canvas.cells")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Request, expect
 
 from tests.e2e.watched_training import NAMES, Place, goes_on, newest, placed, says, visitor
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.chromium import Visit, visiting
 from tests.e2e.many_layers import LAYERS, PARTS, SPIKE_LAYER, SPIKE_STEP, STEPS, tell_many
 from tests.pages import serving
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 SICK = f"model.layers.{SPIKE_LAYER // len(PARTS)}.{PARTS[SPIKE_LAYER % len(PARTS)]}"
 EACH = 6
@@ -42,6 +42,7 @@ def test_the_worst_of_the_layers_of_a_line_is_seen(visit: Visit) -> None:
         f"5,000 of 5,000 layers \u00b7 each line of pixels shows the worst of {EACH}"
     )
     line, share = SPIKE_LAYER // EACH, (SPIKE_STEP + 0.5) / STEPS
+    page.wait_for_function(f"(at) => ({_COLOUR})(at) !== '0,0,0,0'", arg=[line, share])
     colours = [page.evaluate(_COLOUR, [at, share]) for at in (line - 1, line, line + 1)]
     assert colours[0] == colours[2] != colours[1]
     canvas = page.locator(".heat-map canvas.cells")
@@ -72,11 +73,13 @@ def test_layers_are_found_grouped_and_opened(visit: Visit) -> None:
     page.keyboard.press("Enter")
     expect(counted).to_contain_text("in 509 lines")
     page.get_by_role("combobox", name="Group").select_option("")
+    expect(counted).to_contain_text("each line of pixels")
     page.locator(".heat-map").focus()
     page.keyboard.press("Escape")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
+    expect(page.locator("#readout")).to_contain_text(SICK)
     page.keyboard.press("Enter")
     expect(page.get_by_role("complementary", name=SICK)).to_be_visible()
     expect(

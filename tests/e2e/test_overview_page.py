@@ -21,7 +21,7 @@ from tests.e2e.scaled_runs import tell
 from tests.pages import serving
 from tests.server.bodies import layer, scalars, summaries
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 STEPS, SPIKE = 100_000, 77_777
 CALM_LOSS, SPIKE_LOSS = 2.0, 40.0

@@ -17,7 +17,7 @@ from tests.bench.page_loads import PROBE
 from tests.chromium import browser
 from tests.pages import serving
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 _FETCHED = """() => performance.getEntriesByType("resource").map((one) => ({
   path: new URL(one.name).pathname,
@@ -43,10 +43,16 @@ def visitor(
         yield context, f"{url}/#/run/bench"
 
 
+_ASKED = """(end) => performance.getEntriesByType("resource").some((one) => new URL(one.name).pathname.endsWith(end))"""
+
+
 def _opened_heat(context: BrowserContext, address: str) -> tuple[Page, list[dict[str, Any]]]:
     page = context.new_page()
     page.goto(address)
     page.wait_for_function("() => probe.useful !== null")
+    # The list of runs may come after the heat map; what was asked is known once it has been answered.
+    for end in ("/api/v1/runs", "/heatmap"):
+        page.wait_for_function(_ASKED, arg=end)
     return page, page.evaluate(_FETCHED)
 
 
@@ -82,6 +88,43 @@ def test_the_next_visit_finds_every_file_where_it_was(visitor: tuple[BrowserCont
     assert len(files) > 20
     assert [one["path"] for one in files if one["transferred"] > 0] == []
     assert len(_plotly(fetched)) == 1
+    page.close()
+
+
+_WIDTHS = """window.widths = [];
+const put = CanvasRenderingContext2D.prototype.putImageData;
+CanvasRenderingContext2D.prototype.putImageData = function (...pixels) {
+  window.widths.push(this.canvas.width);
+  put.apply(this, pixels);
+};"""
+
+
+def test_no_picture_is_painted_before_it_has_its_width(visitor: tuple[BrowserContext, str]) -> None:
+    context, address = visitor
+    page = context.new_page()
+    page.add_init_script(_WIDTHS)
+    page.goto(address)
+    page.wait_for_function("() => probe.useful !== null")
+    widths = page.evaluate("() => widths")
+    assert widths
+    assert min(widths) > 500
+    page.close()
+
+
+def test_what_other_places_need_comes_after_the_charts(visitor: tuple[BrowserContext, str]) -> None:
+    page, fetched = _opened_heat(*visitor)
+    desk, chinese = "/view/desk/page.js", "/i18n/zh.js"
+    assert not [one for one in fetched if one["path"].endswith((desk, chinese))]
+    page.wait_for_function(
+        """(names) => {
+          const fetched = performance.getEntriesByType("resource");
+          return names.every((name) => fetched.some((one) => one.name.endsWith(name)));
+        }""",
+        arg=[desk, chinese],
+    )
+    late = [one for one in page.evaluate(_FETCHED) if one["path"].endswith((desk, chinese))]
+    (plotly,) = _plotly(page.evaluate(_FETCHED))
+    assert min(one["start"] for one in late) > plotly["start"]
     page.close()
 
 

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,10 +47,19 @@ def environment() -> dict[str, str]:
 
 def floatscope(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "floatscope", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=250, check=False)
 
 
 def shown(server: str, run: str) -> dict[str, Any]:
+    """The run once it has ended: nobody acknowledges a goodbye, and a process that stood still has left the rest."""
+    floatscope("sync", "--server", server)
+    end = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(f"{server}/api/v1/runs/{run}", timeout=60) as answer:
+            if json.load(answer)["state"] == "finished":
+                break
+        assert time.monotonic() < end, "it goes on"
+        time.sleep(0.05)
     found: dict[str, Any] = json.loads(floatscope("show", run, "--json", "--server", server).stdout)
     return found
 

@@ -19,7 +19,7 @@ from tests.pages import serving
 from tests.server.bodies import scalars, summaries
 from tests.server.conftest import Agent
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 MARKUP = "<img src=x onerror=alert(1)>, 50%"
 CARD = "AMD Instinct MI300X"

@@ -33,11 +33,11 @@ from tests.postgres import Cluster, programs
 from tests.server.bodies import Unpack, layer, scalars, summaries, unpack
 from tests.server.programs import Command
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until ``condition`` holds, at most 30 s."""
+    """Until ``condition`` holds, at most a minute."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"

@@ -8,7 +8,7 @@ import sys
 
 __all__ = ["Command"]
 
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 class Command:

@@ -38,6 +38,7 @@ _HOSTILE = (
     "..",
     "../../etc/passwd",
     "a\nb\r\tc",
+    "a\rb",
     "\x01\x1b[31m\x7f",
     "\u202egnp.exe\u2066",
     "x" * 512,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from sqlalchemy import update
-from sqlmodel import col, func, select
+from sqlmodel import Session, col, func, select
 
 from floatscope import wire
 from floatscope_server.models import Gap, WalFrame
 from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
+from floatscope_server.store.checking import check, repair
+from floatscope_server.store.framed import is_whole
 from floatscope_server.store.replay import replay
 from floatscope_server.store.series_thread import SeriesThread
 from tests.server.bodies import histogram
@@ -82,3 +85,64 @@ def test_the_rest_is_sealed_and_the_loss_declared(start: Start, pen: MakePen, ma
         assert declared["scalar"] == (20, 29, 1)
         assert declared["gpu"] == (0, 0, 1)
     assert running.json("/api/v1/runs/run/scalars") == before
+
+
+def test_no_flipped_bit_passes_for_another_number(start: Start, pen: MakePen, make: Make) -> None:
+    running = _filled(start, pen, make, b"")
+    store = running.services.store
+    paths = ("heatmap?metric=absmax", "heatmap?metric=rms", "scalars", "histogram?layer=l", "devices?points=10")
+    with store.read() as session:
+        whole = {row.id: row.data for row in session.exec(select(WalFrame).where(WalFrame.seq == 4))}
+    rng = np.random.default_rng(0)
+    for number, data in whole.items():
+        for at in rng.integers(0, 8 * len(data), 12).tolist():
+            flipped = bytearray(data)
+            flipped[at // 8] ^= 1 << at % 8
+            store.write(_replace(number, bytes(flipped)))
+            assert not is_whole(bytes(flipped)) or at < 8, "the first byte tells of the checksum"
+            with store.read() as session:
+                (seen,) = [one for one in replay(session, 1, 1, last_steps=300) if one.seq == 4]
+            body = seen.body
+            assert sum(map(bool, (body.summaries, body.scalars, body.histograms, body.devices))) == 3
+        store.write(_replace(number, data))
+    store.write(_replace(next(iter(whole)), b"\xc1"))
+    running.services.reader, running.services.tails = TileReader(1 << 26), Tails()
+    assert [running.get(f"/api/v1/runs/run/{path}").status for path in paths] == [200] * len(paths)
+
+
+def test_what_an_earlier_version_stored_is_read(start: Start, pen: MakePen, make: Make) -> None:
+    running = _filled(start, pen, make, b"\x90")
+    store = running.services.store
+    before = running.json("/api/v1/runs/run/heatmap?metric=absmax")["values"]
+    with store.read() as session:
+        rows = {row.id: row.data for row in session.exec(select(WalFrame).where(WalFrame.seq != 3))}
+    for number, data in rows.items():
+        store.write(_replace(number, data[5:]))
+    running.services.reader = TileReader(1 << 26)
+    assert running.json("/api/v1/runs/run/heatmap?metric=absmax")["values"] == before
+
+
+def test_a_check_finds_them_and_a_repair_declares_them(start: Start, pen: MakePen, make: Make) -> None:
+    running = _filled(start, pen, make, b"\xc1damaged")
+    store = running.services.store
+    running.stop()
+    said: list[str] = []
+    assert check(store.database, said.append) == 1
+    assert sorted(line.split(",")[0] for line in said) == [
+        "a frame of gpu",
+        "a frame of hist/grad",
+        "a frame of layer/grad",
+        "a frame of scalar",
+    ]
+    assert repair(store.database, said.append) == 0
+    store.start()
+    with store.read() as session:
+        gaps = {gap.reason: (gap.first, gap.last) for gap in session.exec(select(Gap))}
+    store.stop()
+    assert gaps["a stored frame of layer/grad was damaged"] == (20, 29)
+    assert gaps["a stored frame of gpu was damaged"] == (0, 0)
+    assert len(gaps) == 4
+
+
+def _replace(number: int | None, data: bytes) -> Callable[[Session], object]:
+    return lambda session: session.execute(update(WalFrame).where(col(WalFrame.id) == number).values(data=data))

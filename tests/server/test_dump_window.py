@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from sqlmodel import Session, select
 
 from floatscope import wire
 from floatscope_server.blocks import MEDIA_TYPE
+from floatscope_server.models import DumpPart
+from floatscope_server.store.soundness import findings
 
 if TYPE_CHECKING:
     from tests.server.bodies import Unpack
@@ -153,3 +156,27 @@ def test_steps_far_apart_take_no_room_and_a_piece_that_comes_later_is_shown(
         there = ~np.isnan(shown).all(axis=0)
         assert there.sum() == number + 1
         np.testing.assert_array_equal(shown[:, there], values[: number + 1].T)
+
+
+def test_a_damaged_piece_is_left_out_and_said_so(
+    server: Running, dumped: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+) -> None:
+    def damage(session: Session) -> None:
+        part = session.exec(select(DumpPart).where(DumpPart.rank == 0, DumpPart.part == 1)).one()
+        data = bytearray(part.data)
+        data[len(data) // 2] ^= 0x10
+        part.data = bytes(data)
+        session.add(part)
+
+    store = server.services.store
+    store.write(damage)
+    first, second = server.json("/api/v1/runs/run/dumps/alert-1?kind=grad")["ranks"]
+    assert (first["complete"], second["complete"]) == (False, True)
+    assert [part["first_step"] for part in first["summaries"]] == [*range(1000, 1100), *range(1200, 1300)]
+    shown = server.json("/api/v1/runs/run/heatmap?kind=grad&metric=absmax&dump=alert-1&rank=0")
+    assert [value is None for value in shown["values"][0]] == [1100 <= step < 1200 for step in shown["columns"]]
+    reader = store.database.reader()
+    assert [finding.text.split(":")[0] for finding in findings(reader)] == [
+        "piece 1 of the dump alert-1, rank 0, run 1"
+    ]
+    reader.close()

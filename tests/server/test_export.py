@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from floatscope import wire
+from floatscope import Client, wire
 from floatscope_server.commands import export
 from floatscope_server.export import rows
 from tests.needs import needs
@@ -121,6 +121,52 @@ def test_pieces_join_without_a_seam(exported: Exported, tmp_path: Path, monkeypa
     monkeypatch.setattr(rows, "_CELLS", 6)
     assert exported("--to", str(pieces), "--kinds", "grad,act") == 0
     assert pieces.read_bytes() == whole.read_bytes()
+
+
+@sqlite
+def test_steps_far_apart_are_found_without_asking_for_all_between(
+    server: Running, agent: MakeAgent, make: Make, tmp_path: Path
+) -> None:
+    one = agent(run="far", layers=[make.layer(0, "a", ("grad", "fp16"))])
+    far = 10**9
+    starts = (0, 1000, far, far + 5_000_000)
+    for first in starts:
+        one.deliver(
+            wire.Body(
+                first_step=first,
+                steps=2,
+                summaries=(make.summaries("grad", first, [[1.0], [2.0]]),),
+                scalars=(make.scalars("loss", first, [3.0, 4.0]),),
+                histograms=(histogram(first, 254, [3, 5]),),
+            )
+        )
+    source = _Counting(server)
+    selection = rows.Selection(source, "far")
+    steps = [step for first in starts for step in (first, first + 1)]
+    found = [
+        step
+        for piece in selection.pieces()
+        for step, absent in zip(piece.steps.tolist(), piece.missing["absmax"][:, 0], strict=True)
+        if not absent
+    ]
+    assert found == steps
+    logged = [part for part in selection.points() if part.name == "loss"]
+    assert [step for part in logged for step in part.steps.tolist()] == steps
+    kept = [first for part in selection.histograms() for first in part.first_steps.tolist()]
+    assert kept == list(starts)
+    assert source.asked < 1000, "10^9 steps would be 250,000 pieces of each kind and metric"
+
+
+class _Counting:
+    """A client that counts its questions."""
+
+    def __init__(self, server: Running) -> None:
+        self.asked = 0
+        self._client = Client(server.url)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        self.asked += 1
+        return getattr(self._client, name)
 
 
 @sqlite

@@ -191,7 +191,7 @@ def test_a_reader_that_has_enough_is_no_mistake(
     assert show.process.stdout is not None
     show.process.stdout.readline()
     show.process.stdout.close()
-    assert show.process.wait(20) == 128 + signal.SIGPIPE
+    assert show.process.wait(60) == 128 + signal.SIGPIPE
     assert show.process.stderr is not None
     assert show.process.stderr.read() == ""
 

@@ -64,7 +64,7 @@ class Training:
         time.sleep(STEP_S)  # a training takes time; nothing is waited for
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end, f"trained in vain for {what}"
             self.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -15,6 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlmodel import SQLModel
 
+import floatscope_server.access
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope_server.database import StoreError
@@ -84,6 +86,33 @@ def test_a_reader_sees_one_snapshot_while_the_writer_goes_on(tmp_path: Path) -> 
         with reader.session() as session:
             assert session.execute(count).scalar() == 1
         reader.close()
+
+
+def test_a_disk_that_is_full_at_the_end_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.db"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with SQLite(path).writer() as connection, connection.begin():
+            connection.execute(text("INSERT INTO meta VALUES ('a', :value)"), {"value": "b" * 1_000_000})
+            connection.commit()
+            # The file has no room for what is in the WAL.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "the WAL could not be brought into the database" in caplog.text
+    with SQLite(path).writer() as connection:
+        assert connection.execute(text("SELECT length(value) FROM meta WHERE key = 'a'")).scalar() == 1_000_000
+
+
+def test_a_full_disk_at_the_start_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        found = pytest.raises(StoreError, match=r"^cannot use the database .*a\.db: .*; choose another folder")
+        with found, SQLite(tmp_path / "a.db").writer():
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_two_servers_on_one_folder_are_refused(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_frame_that_is_too_long_is_not_read(agent: MakeAgent) -> None:
 def test_text_is_refused(server: Running) -> None:
     with connect(f"ws://{server.address}/ingest/v1", compression=None) as socket:
         socket.send("hello")
-        data = socket.recv(timeout=30)
+        data = socket.recv(timeout=60)
     assert isinstance(data, bytes)
     refused = wire.decode_server(data)
     assert isinstance(refused, wire.Refused)

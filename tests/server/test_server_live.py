@@ -17,7 +17,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from floatscope import wire
 from floatscope_server.listener import listen
-from floatscope_server.live import Heat, Viewer, heat_blocks
+from floatscope_server.live import Viewer
+from floatscope_server.live_columns import Heat, heat_blocks
+from floatscope_server.query.layertable import RunLayers
 from floatscope_server.settings import Settings
 
 pytestmark = pytest.mark.engines("sqlite")
@@ -43,7 +45,7 @@ class Page:
     def until(self, kind: str) -> Any:  # noqa: ANN401 - JSON
         """The next message of type ``kind``; a heat block comes as (meta, arrays)."""
         while True:
-            data = self._connection.recv(timeout=30)
+            data = self._connection.recv(timeout=60)
             if isinstance(data, bytes):
                 meta, arrays = self._unpack(data)
                 if kind == "heat":
@@ -142,7 +144,7 @@ def test_each_kind_of_news_comes(
 
 
 def test_ranks_of_a_step_come_as_one_column(make: Make, unpack: Unpack) -> None:
-    layers = {0: make.layer(0, "a", ("grad", "fp16")), 1: make.layer(1, "b", ("grad", "fp16"))}
+    layers = RunLayers({0: make.layer(0, "a", ("grad", "fp16")), 1: make.layer(1, "b", ("grad", "fp16"))}, digest="")
     sent = [
         make.summaries("grad", 0, [[1.0, 8.0], [2.0, 2.0]]),
         make.summaries("grad", 0, [[4.0, 1.0], [1.0, 1.0]]),
@@ -261,7 +263,7 @@ def test_no_more_viewers_than_allowed(start: Start, unpack: Unpack) -> None:
     with connect(url, compression=None) as first:
         Page(first, unpack).until("welcome")
         with connect(url, compression=None) as second, pytest.raises(ConnectionClosed, match="1013"):
-            second.recv(timeout=30)
+            second.recv(timeout=60)
 
 
 def test_a_run_that_cannot_be_shown_ends_no_news_of_others(

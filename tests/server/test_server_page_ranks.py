@@ -39,9 +39,9 @@ def test_notes_on_ranks_stay_inside_the_page_and_up_to_date(
         complaints = listen(page, server.url)
         page.goto(f"{server.url}/#/run/run?kind=grad")
         missing = page.get_by_text("nothing has come from rank 2 of 3 ranks")
-        missing.wait_for(timeout=30_000)
-        assert "<b>" in page.get_by_text("Ranks call different modules").inner_text(timeout=30_000)
+        missing.wait_for(timeout=60_000)
+        assert "<b>" in page.get_by_text("Ranks call different modules").inner_text(timeout=60_000)
         assert page.evaluate(_SIDEWAYS) == 0
         begin(2)
-        missing.wait_for(state="detached", timeout=30_000)
+        missing.wait_for(state="detached", timeout=60_000)
         assert complaints.texts == []

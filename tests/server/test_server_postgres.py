@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, InternalError
 from sqlalchemy.pool import NullPool
 from sqlmodel import SQLModel, select
 
+import floatscope_server.access
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 from floatscope import wire

@@ -18,10 +18,10 @@ from websockets.sync.client import connect
 
 from floatscope import wire
 from floatscope_server import app as application
+from floatscope_server.access import Session, Token
 from floatscope_server.app import ROUTERS, create_app
 from floatscope_server.auth import MESSAGES, ROUTES, unclassified
 from floatscope_server.live_socket import LIVE_MESSAGES
-from floatscope_server.models import Session, Token
 from floatscope_server.pagefiles import PageFiles
 from floatscope_server.security import CONTENT_SECURITY_POLICY
 from floatscope_server.settings import Settings
@@ -253,7 +253,7 @@ def test_compressed_and_long_bodies_are_refused(server: Running) -> None:
 
 def _raw(server: Running) -> socket.socket:
     host, port = server.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def test_a_long_body_without_a_length_is_refused_as_it_comes(server: Running) -> None:
@@ -288,7 +288,12 @@ def test_a_long_chunked_body_is_413_on_json_routes_too(start: Start) -> None:
 
 @pytest.mark.parametrize("how", ["signed out", "expired"])
 def test_a_live_socket_ends_with_its_session(
-    start: Start, tmp_path: Path, http: Callable[..., Reply], clock: Clock, how: str
+    start: Start,
+    tmp_path: Path,
+    http: Callable[..., Reply],
+    clock: Clock,
+    wait_for: Callable[[Callable[[], object], str], None],
+    how: str,
 ) -> None:
     server = start(token_file=tmp_path / "tokens", clock=clock)
     token = dict(line.split() for line in (tmp_path / "tokens").read_text().splitlines())["read"]
@@ -301,17 +306,17 @@ def test_a_live_socket_ends_with_its_session(
     )
     cookie = signed_in.headers["set-cookie"].partition(";")[0]
     with connect(f"ws://{server.address}/live/v1", additional_headers={"Cookie": cookie}, compression=None) as socket:
-        assert "welcome" in str(socket.recv(timeout=30))
+        assert "welcome" in str(socket.recv(timeout=60))
         if how == "signed out":
             assert http(url, method="DELETE", headers={"cookie": cookie}).status == 204
         else:
             clock.now += 31 * 86400
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=30)
+            socket.recv(timeout=60)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1008
-    assert not server.services.gatekeeper._sessions
-    assert not server.services.live.viewers
+    wait_for(lambda: not server.services.gatekeeper._sessions, "the session to be forgotten")
+    wait_for(lambda: not server.services.live.viewers, "the viewer to be gone")
 
 
 def test_files_outside_of_the_page_are_not_served(server: Running) -> None:
@@ -372,6 +377,22 @@ def test_what_has_been_edited_has_another_version(tmp_path: Path) -> None:
     assert second.named(f"@{second.version}/view/page.js") == (second.files["view/page.js"], True)
     assert second.named(f"@{first.version}/view/page.js") == (second.files["view/page.js"], False)
     assert second.named("../page.js") == (None, False)
+
+
+def test_the_style_sheets_of_the_page_are_one_answer(tmp_path: Path) -> None:
+    (tmp_path / "style").mkdir()
+    for name, text in (("one", "a { color: red }\n"), ("two", "a { color: blue }\n"), ("unused", "b {}\n")):
+        (tmp_path / "style" / f"{name}.css").write_text(text)
+    link = '<link rel="stylesheet" href="/static/style/{}.css" />\n'
+    head = f'<title>x</title>\n  {link.format("two")}  <script src="/static/a.js">\n  {link.format("one")}</html>'
+    (tmp_path / "index.html").write_text(head)
+    found = PageFiles(tmp_path, {}).take()
+    at = f"/static/@{found.version}"
+    joined = f'<title>x</title>\n  <link rel="stylesheet" href="{at}/style.css" />\n  <script src="{at}/a.js">\n</html>'
+    assert found.files["index.html"].data.decode() == joined
+    # Later rules win, so their order is that of the page.
+    assert found.files["style.css"].data == b"a { color: blue }\na { color: red }\n"
+    assert found.files["style.css"].media_type == "text/css"
 
 
 def test_the_description_is_complete_and_needs_nothing_from_elsewhere(server: Running) -> None:

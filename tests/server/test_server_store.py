@@ -21,7 +21,7 @@ from floatscope_server.query.show import show
 from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
 from floatscope_server.store.batch import Batch, Reply
-from floatscope_server.store.packed import SUMMARIES
+from floatscope_server.store.framed import frame_of
 from tests.databases import Disk
 from tests.server.bodies import run_of
 
@@ -293,7 +293,9 @@ def test_layers_beyond_the_limit_are_left_out_and_the_rest_is_kept(
     with store.read() as session:
         assert [row.name for row in session.exec(select(LayerRow))] == ["layer0", "layer1", "layer2"]
         (frame,) = session.exec(select(WalFrame)).all()
-    assert np.frombuffer(SUMMARIES.decode(frame.data).layers, "<u4").tolist() == [0, 1, 2]
+    kept = frame_of(frame.data)
+    assert kept is not None
+    assert kept.layers.tolist() == [0, 1, 2]
     assert _gaps(store) == {
         "more than 3 layers in one run": 2,
         "summary of a layer that was never named": 2,
@@ -326,7 +328,7 @@ def test_two_failed_commits_of_one_window_ask_for_the_first_batch_again(store: S
         body = wire.Body(scalars=(make.scalars("loss", 0, np.zeros(20_000).tolist()),))
         for seq in seqs:
             store.submit(one.writer, wire.make_block(seq, body), one.answers.put)
-        return [one.answers.get(timeout=20) for _ in seqs]
+        return [one.answers.get(timeout=60) for _ in seqs]
 
     disk = Disk(store)
     disk.broken()
@@ -346,24 +348,24 @@ def test_when_the_writer_ends_nobody_waits_for_it(store: Store, pen: MakePen) ->
 
     def die(_: Observation) -> None:
         asked.set()
-        assert held.wait(20)
+        assert held.wait(60)
         raise SystemExit
 
     store.observers.append(die)
     assert isinstance(one.deliver(wire.Body()), wire.Ack)
-    assert asked.wait(20)
+    assert asked.wait(60)
     job = threading.Thread(target=lambda: outcomes.append(_raised(lambda: store.write(lambda _: None))), daemon=True)
     outcomes: list[str] = []
     job.start()
     store.submit(one.writer, wire.make_block(2, wire.Body()), one.answers.put)
-    wait_until = time.monotonic() + 20
+    wait_until = time.monotonic() + 60
     while len(store._inbox) < 2:
         assert time.monotonic() < wait_until
     held.set()
-    answer = one.answers.get(timeout=20)
+    answer = one.answers.get(timeout=60)
     assert isinstance(answer, wire.Nack)
     assert (answer.retryable, answer.expected) == (True, 2)
-    job.join(20)
+    job.join(60)
     assert outcomes == ["StoreError"]
     assert _raised(lambda: store.write(lambda _: None)) == "StoreError"
     assert not store.writing

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { JSON_TYPE, askEarly, early } from "../../web/early.js";
+import { JSON_TYPE, askEarly, askedAll, early } from "../../web/early.js";
 
 const { fetch } = globalThis;
 const clock = performance.now;
@@ -29,6 +29,24 @@ test("a refusal is asked for again", async () => {
   try {
     await askEarly("/b", JSON_TYPE);
     assert.equal(await early("/b"), null);
+  } finally {
+    globalThis.fetch = fetch;
+  }
+});
+
+test("what the page has asked already is not asked early", async () => {
+  /** @type {unknown[]} */
+  const asked = [];
+  globalThis.fetch = async (path) => (asked.push(path), new Response("{}"));
+  try {
+    assert.equal(await early("/c"), null);
+    assert.equal(await askEarly("/c", JSON_TYPE), null);
+    assert.equal((await askEarly("/d", JSON_TYPE))?.status, 200);
+    assert.deepEqual(asked, ["/d"]);
+    // What it asks later on is not remembered.
+    askedAll();
+    assert.equal(await early("/e"), null);
+    assert.equal((await askEarly("/e", JSON_TYPE))?.status, 200);
   } finally {
     globalThis.fetch = fetch;
   }

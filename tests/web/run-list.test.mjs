@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { namesIn, namesText } from "../../web/data/arrange.js";
 import { HOME, formatRoute, parseRoute } from "../../web/data/route.js";
-import { RUN_SORTS, allToggled, filtered, found, narrowing, offered, orderOf, reordered, sorted, stateToggled, tagIn, tallied, toggled, windowOf } from "../../web/data/run-list.js";
+import { allToggled, filtered, found, narrowing, offered, orderOf, reordered, sorted, stateToggled, tagIn, tallied, toggled, windowOf } from "../../web/data/run-list.js";
+import { RUN_SORTS } from "../../web/data/tab-fields.js";
 
 /** @typedef {import("../../web/data/types.js").RunItem} RunItem */
 

@@ -18,9 +18,6 @@ import { mergeRow, worstBits } from "./grid.js";
  * @typedef {HeatLayer & { group: string, members: number }} Line members: 1 for a layer
  */
 
-export const GROUPS = ["block", "type", "precision"];
-export const LAYER_SORTS = ["name", "worst"];
-
 /** What a layer without a module type or format belongs to. */
 export const UNKNOWN = "?";
 

@@ -2,6 +2,7 @@
 
 import { number } from "./json.js";
 import { chipOf, precisionWord, secondsLeft, lasted } from "./run-progress.js";
+import { RUN_SORTS } from "./tab-fields.js";
 
 /** @typedef {import("./types.js").RunItem} RunItem */
 /** @typedef {import("./tab-fields.js").Own} Own */
@@ -10,11 +11,6 @@ import { chipOf, precisionWord, secondsLeft, lasted } from "./run-progress.js";
 export const MOST_PICKED = 8;
 
 export const RUN_STATES = ["live", "stalled", "finished", "failed", "lost"];
-export const ALERT_FILTERS = ["open", "critical", "none"];
-export const ARCHIVE_FILTERS = ["with", "only"];
-
-/** What a list can be sorted by, each with the direction that a first click gives: what matters first. @type {Readonly<Record<string, "asc" | "desc">>} */
-export const RUN_SORTS = { name: "asc", state: "asc", tags: "asc", headroom: "asc", layer: "asc", alerts: "desc", step: "desc", left: "asc", loss: "asc", chip: "asc", precision: "asc", started: "desc", duration: "desc" };
 
 /** Heights of a row in pixels, as style/runs.css has them: on a phone a row is a card. */
 export const ROW_PX = 52;

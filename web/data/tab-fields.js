@@ -1,13 +1,23 @@
 /** What the address holds for one page or one tab of a run alone, beside the fields that every view of a run shares. */
 
-import { GROUPS, LAYER_SORTS } from "./arrange.js";
-import { ALERT_FILTERS, ARCHIVE_FILTERS, RUN_SORTS } from "./run-list.js";
+// Imports nothing: the address is read before anything else is there.
 
 /** Tabs of a run, in the order they are offered. */
 export const RUN_TABS = ["overview", "layers", "scaler", "devices", "config"];
 
 /** Tabs that show the heat map of the layers, and so have it followed. */
 export const HEAT_TABS = ["overview", "layers"];
+
+/** What the layers can be grouped and sorted by. */
+export const GROUPS = ["block", "type", "precision"];
+export const LAYER_SORTS = ["name", "worst"];
+
+/** What the list of runs can be narrowed to. */
+export const ALERT_FILTERS = ["open", "critical", "none"];
+export const ARCHIVE_FILTERS = ["with", "only"];
+
+/** What it can be sorted by, each with the direction that a first click gives: what matters first. @type {Readonly<Record<string, "asc" | "desc">>} */
+export const RUN_SORTS = { name: "asc", state: "asc", tags: "asc", headroom: "asc", layer: "asc", alerts: "desc", step: "desc", left: "asc", loss: "asc", chip: "asc", precision: "asc", started: "desc", duration: "desc" };
 
 /** What the heat map of the cards may show beside the busy share, which is the default. */
 const FIGURES = ["vram", "memory_busy_percent", "power_watts", "temperature_celsius", "core_clock_mhz", "memory_clock_mhz"];

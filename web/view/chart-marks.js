@@ -1,6 +1,7 @@
 /** Marks of alerts on the upper edge of a chart, of checkpoints on the lower one. */
 
 import { alertStep, alertWeight, marksOf, savedSteps } from "../data/chart-marks.js";
+import { DESK } from "../data/desk-route.js";
 import { RIGHT, gutterFor } from "../data/geometry.js";
 import { count } from "../data/text.js";
 import { alertsInView } from "../state.js";
@@ -41,11 +42,11 @@ export function marksIn(state, range, context) {
   const alerts = marksOf(alertsInView(state), alertStep(range), range, width, alertWeight).map((mark) => {
     const many = mark.n > 1;
     const near = closer(mark);
-    const one = act.desk.link({ tab: "alerts", alert: String(mark.at.id), state: "all" });
+    const one = act.link({ page: "alerts", desk: { ...DESK, alert: String(mark.at.id), state: "all" } });
     const severity = t(`severity.${mark.at.severity}`);
     return {
       ...mark,
-      href: near ?? (many ? act.desk.link({ tab: "alerts", run: state.route.run, state: "all", order: "step" }) : one),
+      href: near ?? (many ? act.link({ page: "alerts", desk: { ...DESK, run: state.route.run, state: "all", order: "step" } }) : one),
       title: many ? `${t("marks.alerts", { n: count(mark.n), severity })}, ${stepsOf(mark, t)}. ${t(near === null ? "marks.list" : "marks.closer")}` : `${t(`alert.${mark.at.kind}`)} \u00b7 ${severity} \u00b7 ${stepsOf({ first: mark.at.first_step, last: Math.max(mark.at.first_step, mark.at.last_step) }, t)}. ${t("marks.alert")}`,
     };
   });

@@ -66,7 +66,7 @@ export function trace(state, range, { t, act }, { chart, series, last, rev, text
           create: createPlot,
           data: {
             chart, series, rev, range, alerts, lines, marks, skipped: chart.skips ? state.skipped : [], theme: state.theme, width: state.width,
-            mark: state.cursor?.step ?? state.route.step, ready: state.plotly, language: state.language,
+            mark: state.cursor?.step ?? state.route.step, ready: state.plotly, held: state.heat.status === "loading" || state.series.status === "loading", language: state.language,
             words: { skipped: t("chart.skipped"), nonfinite: t("chart.nonfinite"), step: t("axis.step"), range: t("chart.range"), title: word || title }, act,
           },
         },

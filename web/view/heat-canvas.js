@@ -81,12 +81,14 @@ export function createHeat(element) {
   function draw() {
     if (!data) return;
     const place = layout();
+    element.style.height = `${TOP + place.total + AXIS}px`;
+    // Not in the document yet: the observer tells when it has a width. To paint twice would take longer than all the rest.
+    if (place.width === 0) return;
     const { grid, rev, scale, theme } = data;
     const range = preview ?? data.range;
     const inputs = [grid, rev, range.from, range.to, scale.low, scale.high, theme, place.width, place.total, devicePixelRatio];
     if (inputs.some((input, i) => input !== drawn[i])) drawPixels(place);
     drawn = inputs;
-    element.style.height = `${TOP + place.total + AXIS}px`;
     drawOver(place);
   }
 

@@ -79,14 +79,21 @@ function create(element) {
   const canvas = addCanvas(element);
   /** @type {LegendData | null} */
   let data = null;
+  /** @type {unknown[]} */
+  let drawn = [];
   const stop = onResize(element, draw);
 
   function draw() {
     if (!data) return;
     const { scale, theme, limit, value, words } = data;
+    const width = element.clientWidth;
+    if (width === 0) return; // not in the document yet
+    // The page is drawn anew every second, and twice for a zoom.
+    const inputs = [scale, theme, limit, value, words.nonfinite, words.missing, width, devicePixelRatio];
+    if (inputs.every((input, i) => Object.is(input, drawn[i]))) return;
+    drawn = inputs;
     const ink = inkOf(theme);
     const palette = palettes[theme];
-    const width = element.clientWidth;
     const context = prepare(canvas, width, HEIGHT);
     const side = 92; // for the two swatches
     const bar = Math.max(80, width - side - 18);

@@ -32,7 +32,13 @@ function readingOf(grid, rev) {
       if (value !== undefined) values.push(value);
     }
   }
-  for (const value of grid.values) if (value < peak) peak = value;
+  // By number: an iterator takes several times as long over the cells of a thousand layers.
+  for (let row = 0; row < grid.meta.layers.length; row++) {
+    for (let at = row * grid.stride, end = at + grid.columns; at < end; at++) {
+      const value = /** @type {number} */ (grid.values[at]);
+      if (value < peak) peak = value;
+    }
+  }
   return (held = { grid, rev, values, peak });
 }
 
@@ -73,6 +79,7 @@ function create(element) {
     if (!data) return;
     const { values, worst, peak, theme } = data;
     const width = element.clientWidth;
+    if (width === 0) return; // not in the document yet
     // The page is drawn anew with every move of the pointer and every second.
     const inputs = [values, worst, peak, theme, data.label, data.lostLabel, width, devicePixelRatio];
     if (inputs.every((input, i) => Object.is(input, drawn[i]))) return;

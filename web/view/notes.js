@@ -1,5 +1,6 @@
 /** What stands where data is not: loading, empty, an error and what to do about it. */
 
+import { placeOf } from "../places.js";
 import { h } from "./dom.js";
 
 /** @typedef {import("../main.js").Context} Context */
@@ -8,6 +9,14 @@ import { h } from "./dom.js";
 /** @param {Context} context @param {string} what */
 export function loading({ t }, what) {
   return h("div", { class: "note", role: "status" }, h("span", { class: "sweep", "aria-hidden": "true" }), t("note.loading", { what }));
+}
+
+/** A page or tab that comes on its own. @param {string} name what a person calls it @param {import("../state.js").State} state @param {Context} context */
+export function placed(name, state, context) {
+  const place = placeOf(state.route);
+  const view = state.views[place];
+  if (view) return view(state, context);
+  return state.awaited?.place === place ? failure(context, state.awaited.error) : loading(context, name);
 }
 
 /** @param {string} title @param {...import("./dom.js").Child} rest */

@@ -6,11 +6,9 @@ import { DESK } from "../data/desk-route.js";
 import { HOME } from "../data/route.js";
 import { clock, count } from "../data/text.js";
 import { currentRun, silentSeconds } from "../state.js";
-import { comparePage } from "./compare/page.js";
-import { desk } from "./desk/page.js";
 import { h } from "./dom.js";
 import { severityMark } from "./marks.js";
-import { failure, loading } from "./notes.js";
+import { failure, loading, placed } from "./notes.js";
 import { runPage } from "./run/page.js";
 import { runsPage } from "./runs/page.js";
 import { signIn } from "./signin.js";
@@ -27,8 +25,8 @@ export function page(state, context) {
 function body(state, context) {
   if (state.session === null) return state.sessionError ? failure(context, state.sessionError) : loading(context, context.t("what.server"));
   if (state.session.scope === null) return signIn(state, context);
-  if (state.route.page === "compare") return comparePage(state, context);
-  if (state.route.page === "alerts") return desk(state, context);
+  if (state.route.page === "compare") return placed(context.t("compare.title"), state, context);
+  if (state.route.page === "alerts") return placed(context.t("alerts.title"), state, context);
   return state.route.page === "run" ? runPage(state, context) : runsPage(state, context);
 }
 

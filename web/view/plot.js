@@ -1,6 +1,7 @@
 /** A chart: a plain line at once, plotly's as soon as it is there. Charts take turns, so that no frame draws two. */
 
 import { RIGHT, gutterFor, xOf } from "../data/geometry.js";
+import { createTurns } from "../data/turns.js";
 import { addCanvas, inkOf, onResize, prepare } from "./canvas.js";
 import { BOTTOM, figureOf, topOf } from "./figure.js";
 
@@ -19,17 +20,20 @@ import { BOTTOM, figureOf, topOf } from "./figure.js";
  * @property {number} width of the window
  * @property {number | null} mark step of the cursor
  * @property {boolean} ready plotly is loaded
+ * @property {boolean} held what is shown above all the charts is on its way, or their own points
  * @property {{ skipped: string, nonfinite: string, step: string, range: string, title: string }} words
  * @property {import("../main.js").Actions} act
  */
 /** @typedef {{ react: (element: HTMLElement, data: unknown[], layout: unknown, config: unknown) => Promise<unknown>, purge: (element: HTMLElement) => void }} Plotly */
 /** @typedef {HTMLElement & { on: (name: string, listener: (event: any) => any) => void }} PlotElement */
 
-/** Between two redraws for new points: a redraw takes some 50 ms, so this leaves the page four fifths of its time. */
-const TURN_MS = 240;
-
-/** Between two redraws that a person waits for. */
-const URGENT_MS = 20;
+const turns = createTurns(
+  () => performance.now(),
+  (run, ms) => {
+    const timer = window.setTimeout(run, ms);
+    return () => clearTimeout(timer);
+  },
+);
 
 /**
  * Plotly writes its rules into style elements, which the page's policy forbids. The marker tells it that style/plot.css
@@ -56,35 +60,6 @@ export async function loadPlotly() {
   }
 }
 
-/** Redraws in line, each with whether somebody waits for it. @type {Map<() => void, boolean>} */
-const waiting = new Map();
-/** @type {number | undefined} */
-let timer;
-let lastTurn = 0;
-
-/** @param {() => void} draw @param {boolean} urgent */
-function takeTurn(draw, urgent) {
-  waiting.set(draw, urgent || waiting.get(draw) === true);
-  schedule();
-}
-
-function schedule() {
-  clearTimeout(timer);
-  if (waiting.size === 0) return;
-  const pause = [...waiting.values()].includes(true) ? URGENT_MS : TURN_MS;
-  timer = window.setTimeout(turn, Math.max(0, lastTurn + pause - performance.now()));
-}
-
-function turn() {
-  const [next] = [...waiting].sort((a, b) => Number(b[1]) - Number(a[1]));
-  if (next) {
-    waiting.delete(next[0]);
-    next[0]();
-  }
-  lastTurn = performance.now();
-  schedule();
-}
-
 /** @param {HTMLElement} element @returns {import("./dom.js").Island} */
 export function createPlot(element) {
   const host = document.createElement("div");
@@ -104,7 +79,7 @@ export function createPlot(element) {
   });
 
   function draw() {
-    if (!data) return;
+    if (!data || element.clientWidth === 0) return; // not in the document yet
     const { series, rev, range, alerts, marks, lines, skipped, theme, width, ready, language } = data;
     const inputs = [series, rev, range.from, range.to, alerts.length, alerts.at(-1), marks?.sign, lines.length, skipped.length, theme, width, ready, language];
     placeCursor();
@@ -112,7 +87,7 @@ export function createPlot(element) {
     // A new revision alone is the run going on; anything else was asked for or moves the axis of all traces.
     const urgent = inputs.some((input, i) => input !== drawn[i] && i !== 1);
     drawn = inputs;
-    if (ready) takeTurn(drawFigure, urgent);
+    if (ready) turns.take(drawFigure, urgent);
     else drawLine();
   }
 
@@ -174,11 +149,12 @@ export function createPlot(element) {
   return {
     update(next) {
       data = next;
+      turns.hold(next.held);
       draw();
     },
     destroy() {
       stop();
-      waiting.delete(drawFigure);
+      turns.drop(drawFigure);
       if (plot) /** @type {{ Plotly: Plotly }} */ (/** @type {unknown} */ (window)).Plotly.purge(host);
     },
   };

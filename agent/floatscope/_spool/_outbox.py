@@ -48,16 +48,14 @@ class SpooledOutbox:
         self._tail_step, self._tail_open = 0, False
         # What is being sent.
         self._flight: deque[Entry] = deque()
-        self._cursor = 0
+        self._cursor = self._fill_until = 0
         self._peeked: Entry | None = None
         self._again: dict[int, Entry] = {}
-        self._held_back = 0, 0
-        self._fill_until = 0
+        self._held_back = 0, 0, 0
         self._decided: dict[int, Entry] = {}
         self._fill_names: deque[Batch] = deque()
         self._sent_total = self._sent_step = 0
-        self._acked = self._acked_total = 0
-        self._most_acked = self._most_taken = 0
+        self._acked = self._acked_total = self._most_acked = self._most_taken = 0
         self._ledger = Ledger()
         self._abandoned: str | None = None
         self._layers: dict[int, wire.Layer] = {}
@@ -179,7 +177,7 @@ class SpooledOutbox:
         """Nothing will be written any more; what is on disk can be read back as long as the disk lets us."""
         with self._lock:
             self._storing = False
-            self._held_back = 0, 0
+            self._held_back = 0, 0, 0
             self._unwritten.extendleft(reversed(self._writing))
             self._writing = []
             self._trim()
@@ -187,7 +185,7 @@ class SpooledOutbox:
     def hold_back(self, first: int, end: int) -> int:
         """Take nothing from ``first`` to below ``end`` for now; returns the number up to which all was taken before."""
         with self._lock:
-            self._held_back = first, end
+            self._held_back = first, max(first, self._send_seq), end
             self._again = {seq: entry for seq, entry in self._again.items() if not first <= seq < end}
             while self._window and self._window[0].seq < end:
                 self._window_held -= self._window.popleft().item.nbytes
@@ -196,9 +194,10 @@ class SpooledOutbox:
     def lose_stored(self, loss: Loss | None) -> None:
         """Room was needed: ``loss`` was below that end, on disk, and not taken. A gap there stands in its place."""
         with self._lock:
-            self._held_back = 0, 0
             if loss is not None:
                 self._ledger.lose(loss.reason, loss.records)
+                self._ledger.take_owed(*self._held_back[1:])  # among them: what the server had and forgot
+            self._held_back = 0, 0, 0
 
     def _trim(self) -> None:
         while self._window and (
@@ -241,7 +240,7 @@ class SpooledOutbox:
         """The entry that comes next, from memory or from the disk."""
         with self._lock:
             seq = self._send_seq
-            if self._held_back[0] <= seq < self._held_back[1]:
+            if self._held_back[0] <= seq < self._held_back[2]:
                 return None
             entry = self._again.pop(seq, None)
             if entry is None and seq < self._fill_until:

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from floatscope_server.database import Database, Reader, StoreError, Trouble
@@ -133,16 +132,17 @@ class SQLite(Database):
             raise StoreError(f"cannot open {self.title}: {error.strerror}") from error
         engine = _open_writer(self.path)
         try:
-            connection = engine.connect()
-        except DatabaseError as error:
+            with self.understood():
+                connection = engine.connect()
+        except StoreError:
             engine.dispose()
-            raise StoreError(f"cannot open {self.title}: {error.orig}") from error
+            raise
         try:
             with self.understood(), connection.begin():
                 migrate(connection, self.title, _ANOTHER)
             yield connection
             connection.rollback()
-            _raw(connection).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._checkpoint(connection, "TRUNCATE")
         finally:
             connection.close()
             engine.dispose()
@@ -188,8 +188,12 @@ class SQLite(Database):
 
     def checkpoint(self, connection: Connection) -> None:
         """As far as no reader is in the way."""
+        self._checkpoint(connection, "PASSIVE")
+
+    def _checkpoint(self, connection: Connection, mode: str) -> None:
+        """What cannot be brought into the file, on a full disk for instance, stays in the WAL, and is as safe there."""
         try:
-            _raw(connection).execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            _raw(connection).execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.DatabaseError as error:
             _log.warning("the WAL could not be brought into the database: %s", error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ def write_csv(selection: Selection, path: Path) -> None:
     """UTF-8 with a header. A field is empty where nothing was observed; numbers are what they were, to the last bit of
     a float32, "nan", "inf" and "-inf" among them."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(_Lines(file))
         writer.writerow(["run", "attempt", "step", "kind", "layer", *selection.metrics, "name", "value"])
         for piece in selection.pieces():
             writer.writerows(_rows(selection.run, piece))
@@ -29,6 +30,17 @@ def write_csv(selection: Selection, path: Path) -> None:
                 [selection.run, attempt, step, SCALAR, *empty, points.name, repr(value)]
                 for attempt, step, value in zip(*columns, strict=True)
             )
+
+
+class _Lines:
+    """Ends them with a line feed alone. To the csv module itself carriage returns must be part of the end of a line: it
+    would not quote one in a layer's name otherwise, and readers would take it for the end."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _rows(run: str, piece: Piece) -> Iterator[list[object]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from floatscope import wire
 from floatscope._client._results import Histogram
 from floatscope_server.export.source import Source
+from floatscope_server.export.stretches import Stretch, stretches
 
 __all__ = ["METRICS", "SCALAR", "Piece", "Points", "Selection"]
 
@@ -93,8 +95,9 @@ class Selection:
         for kind in self._kinds:
             if kind == SCALAR:
                 continue
-            for first in range(self._first, self._last + 1, width):
-                piece = self._piece(kind, first, min(first + width - 1, self._last))
+            observed = partial(self._observed, kind)
+            for first, last in stretches(self._first, self._last, width, observed):
+                piece = self._piece(kind, first, last)
                 if piece is not None:
                     yield piece
 
@@ -102,8 +105,7 @@ class Selection:
         """All scalars."""
         if SCALAR not in self._kinds:
             return
-        for first in range(self._first, self._last + 1, _POINTS):
-            last = min(first + _POINTS - 1, self._last)
+        for first, last in stretches(self._first, self._last, _POINTS, self._logged):
             for series in self._source.scalars(self.run, first=first, last=last, points=_POINTS).values():
                 if len(series.steps):
                     yield Points(
@@ -119,13 +121,30 @@ class Selection:
             if kind == SCALAR:
                 continue
             for layer in self._layers:
-                for first in range(self._first, self._last + 1, _HISTOGRAM_STEPS):
-                    last = min(first + _HISTOGRAM_STEPS - 1, self._last)
-                    found = self._source.histogram(
-                        self.run, layer, kind=kind, first=first, last=last, columns=_MOST_STEPS
-                    )
+                ask = partial(self._source.histogram, self.run, layer, kind=kind, columns=_MOST_STEPS)
+
+                def taken(first: int, last: int, ask: Callable[..., Histogram] = ask) -> list[Stretch]:
+                    found = ask(first=first, last=last)
+                    steps = zip(found.first_steps.tolist(), found.steps.tolist(), strict=True)
+                    return [(start, start + number - 1) for start, number in steps]
+
+                for first, last in stretches(self._first, self._last, _HISTOGRAM_STEPS, taken):
+                    found = ask(first=first, last=last)
                     if len(found.first_steps):
                         yield found
+
+    def _observed(self, kind: str, first: int, last: int) -> Iterator[Stretch]:
+        for metric in self.metrics:
+            found = self._source.heatmap(
+                self.run, kind=kind, metric=metric, first=first, last=last, columns=_MOST_STEPS, layers=self._asked
+            )
+            for start in found.steps[~found.missing.all(axis=0)].tolist():
+                yield start, start + found.cell - 1
+
+    def _logged(self, first: int, last: int) -> Iterator[Stretch]:
+        for series in self._source.scalars(self.run, first=first, last=last, points=_POINTS).values():
+            for start in np.unique(series.steps // series.cell).tolist():
+                yield start * series.cell, (start + 1) * series.cell - 1
 
     def _piece(self, kind: str, first: int, last: int) -> Piece | None:
         """None if nothing of it was observed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlmodel import SQLModel
 
+import floatscope_server.access
 import floatscope_server.alerts.models
 import floatscope_server.models  # noqa: F401
 

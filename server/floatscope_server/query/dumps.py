@@ -16,6 +16,7 @@ from floatscope import wire
 from floatscope_server.frame import Frame
 from floatscope_server.models import DumpPart, Run
 from floatscope_server.query.layertable import run_layers
+from floatscope_server.store.framed import bodies_of
 
 __all__ = ["DumpTooLargeError", "UnknownDumpError", "dump_bodies", "dump_content", "dump_list"]
 
@@ -24,9 +25,6 @@ _MOST_BYTES = 48 << 20
 
 _ENTRY_BYTES = 256
 """What an entry takes at least."""
-
-_BODIES = msgspec.msgpack.Decoder(list[bytes])
-_BODY = msgspec.msgpack.Decoder(wire.Body)
 
 
 class UnknownDumpError(LookupError):
@@ -97,7 +95,8 @@ def dump_content(
 ) -> dict[str, object]:
     """One dump: of each rank the scalars, the statistics, the histograms and the events of every step in it.
 
-    With ``kind`` only the statistics and histograms of that kind of tensor, with ``rank`` only of that rank.
+    With ``kind`` only the statistics and histograms of that kind of tensor, with ``rank`` only of that rank. A damaged
+    piece is left out, and its rank is not ``complete``.
     ``UnknownDumpError`` if there is none, ``DumpTooLargeError`` when it would take the server too much memory.
     """
     listed = _listed(session, run, name, rank)
@@ -118,7 +117,7 @@ def dump_bodies(
     room = _Room(_MOST_BYTES)
     with session.execute(_parts(run, name, rank)) as parts:
         for part in parts:
-            for body in (_BODY.decode(data) for data in _BODIES.decode(part.data)):
+            for body in bodies_of(part.data) or ():
                 kept = wire.Body(
                     summaries=() if histograms else tuple(one for one in body.summaries if one.kind == kind),
                     histograms=tuple(one for one in body.histograms if one.kind == kind) if histograms else (),
@@ -176,8 +175,10 @@ def _rank(
     events: list[dict[str, object]] = []
     first, count = None, 0
     for part in parts:
-        first, count = first or part, count + 1
-        for body in (_BODY.decode(data) for data in _BODIES.decode(part.data)):
+        first = first or part
+        bodies = bodies_of(part.data)
+        count += bodies is not None
+        for body in bodies or ():
             for series in body.scalars:
                 room.take(2 * _ENTRY_BYTES + 2 * len(series.steps))
                 steps, values = np.frombuffer(series.steps, "<i8"), np.frombuffer(series.values, "<f8")

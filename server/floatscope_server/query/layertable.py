@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from floatscope_server.query.line import BadQueryError
 from floatscope_server.query.memory import now_of
 from floatscope_server.store.ledger import layer_of
 
-__all__ = ["LayerTables", "RunLayers", "in_execution_order", "log2_limits", "run_layers"]
+__all__ = ["LayerTables", "RunLayers", "in_execution_order", "run_layers"]
 
 _T = TypeVar("_T")
 
@@ -78,7 +78,8 @@ class RunLayers:
         return self._once(("formats", kind, chosen, how.executed), make)
 
     def limits(self, kind: str, chosen: str, how: Metric) -> npt.NDArray[np.float64]:
-        """``log2_limits`` of all layers."""
+        """log2 of the largest number of each layer's format, by layer index; NaN where there is nothing to measure
+        against: no format, or for headroom an operand that fills its own format by construction."""
         formats_of = self.formats(kind, chosen, how)
         return self._once(
             ("limits", kind, chosen, how.executed),
@@ -156,12 +157,6 @@ def run_layers(session: Session, run_id: int) -> RunLayers:
 def in_execution_order(layers: Mapping[int, wire.Layer]) -> list[wire.Layer]:
     """Layers by their place in the forward pass; those without one come last."""
     return sorted(layers.values(), key=lambda layer: (layer.order < 0, layer.order, layer.index))
-
-
-def log2_limits(layers: Iterable[wire.Layer], kind: str, chosen: str, how: Metric) -> npt.NDArray[np.float64]:
-    """log2 of the largest number of each layer's format, by layer index; NaN where there is nothing to measure
-    against: no format, or for headroom an operand that fills its own format by construction."""
-    return RunLayers({layer.index: layer for layer in layers}, "").limits(kind, chosen, how)
 
 
 def _limits(

@@ -32,6 +32,7 @@ from floatscope_server.observation import ALL_RANKS, Observation
 from floatscope_server.settings import Settings
 from floatscope_server.store.caps import note_devices, within_caps
 from floatscope_server.store.dumps import store_dump
+from floatscope_server.store.framed import framed
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
 from floatscope_server.store.left_out import LeftOut
@@ -341,7 +342,7 @@ class Batch:
                     "writer": writer.number,
                     "seq": seq,
                     "flags": flags | more,
-                    "data": data,
+                    "data": framed(data),
                 }
             )
 

@@ -26,7 +26,7 @@ from floatscope_server.models import (
 from floatscope_server.store.due import layers_of
 from floatscope_server.store.retention import Ages, Alarm, Held, going, pins
 from floatscope_server.store.shapes import DEVICES, HISTOGRAM_SHAPE
-from floatscope_server.store.tilestore import delete_place, geometry_of
+from floatscope_server.store.tilestore import delete_place, geometry_of, outdate
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.statistics import Stat
 
@@ -185,7 +185,10 @@ def ages_of(session: Session, run_id: int, now: datetime) -> Ages:
 
 
 def delete_rows(session: Session, table: type[SQLModel], ids: Sequence[int]) -> None:
-    """Those rows of ``table``."""
+    """Those rows of ``table``. Answers that were made of histograms are out of date then."""
+    if table is HistTile:
+        of_rows = select(col(HistTile.stream_id)).where(col(HistTile.id).in_(list(ids)))
+        outdate(session.connection(), col(StreamState.stream_id).in_(of_rows))
     column = SQLModel.metadata.tables[str(table.__tablename__)].c.id
     session.connection().execute(delete(table).where(column.in_(list(ids))))
 

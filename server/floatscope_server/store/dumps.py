@@ -13,6 +13,7 @@ from floatscope import wire
 from floatscope_server.database import utc
 from floatscope_server.models import DumpPart
 from floatscope_server.store.dump_room import is_removed, make_room
+from floatscope_server.store.framed import framed
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.ledger import KnownRun, KnownWriter
 from floatscope_server.store.parts import MAX_STEP, check_body
@@ -63,7 +64,7 @@ def store_dump(
         checked = check_body(msgspec.structs.replace(body, layers=(), devices=(), dump=None), layer_map, newest)
         reasons += [f"in a dump: {reason}" for reason in checked.dropped]
         bodies.append(wire.encode(checked.body))
-    data = msgspec.msgpack.encode(bodies)
+    data = framed(msgspec.msgpack.encode(bodies))
     if is_removed(connection, run, dump.id):
         data = b""
     elif not make_room(connection, run, dump.id, len(data), max_bytes):

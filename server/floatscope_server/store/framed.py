@@ -1,7 +1,13 @@
-"""Parts of blocks as ``wal_frame`` holds them. What is damaged there is None: the rest is shown, and sealed."""
+"""Parts of blocks as ``wal_frame`` and ``dump_part`` hold them: a byte that begins nothing else, a CRC-32 and the part.
+
+What is damaged is None: the rest is shown, and sealed. Neither msgpack nor LZ4 would notice a flipped bit of a number.
+Frames without a checksum are those of an earlier version.
+"""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,16 +18,41 @@ from floatscope import wire
 from floatscope_server.frame import FIELD_DTYPES, REQUIRED_FIELDS, Frame
 from floatscope_server.store.packed import SUMMARIES
 
-__all__ = ["devices_of", "frame_of", "histograms_of", "scalars_of", "sound_frame", "summaries_of"]
+__all__ = [
+    "UNLIKE",
+    "bodies_of",
+    "devices_of",
+    "frame_of",
+    "framed",
+    "histograms_of",
+    "is_whole",
+    "scalars_of",
+    "sound_frame",
+    "summaries_of",
+]
 
 _T = TypeVar("_T")
+
+UNLIKE = "the checksum does not match"
+"""What is wrong with a damaged one."""
+
+_MARK = 0xC1
+"""No msgpack begins with it, nor a Blosc frame."""
+_HEAD = struct.Struct("<BI")
 
 _HISTOGRAMS = msgspec.msgpack.Decoder(wire.Histograms)
 _SCALARS = msgspec.msgpack.Decoder(tuple[wire.Scalars, ...])
 _DEVICES = msgspec.msgpack.Decoder(tuple[wire.Device, ...])
+_BODIES = msgspec.msgpack.Decoder(list[bytes])
+_BODY = msgspec.msgpack.Decoder(wire.Body)
 
 _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RuntimeError)
 """What msgspec, Blosc and NumPy make of bytes that nobody wrote."""
+
+
+def framed(part: bytes) -> bytes:
+    """``part``, encoded, for its row."""
+    return _HEAD.pack(_MARK, zlib.crc32(part)) + part
 
 
 def frame_of(data: bytes) -> Frame | None:
@@ -40,7 +71,7 @@ def sound_frame(part: wire.Summaries) -> Frame | None:
 
 def summaries_of(data: bytes) -> wire.Summaries | None:
     """Summaries as they came."""
-    return None if frame_of(data) is None else SUMMARIES.decode(data)
+    return None if frame_of(data) is None else SUMMARIES.decode(_part(data))
 
 
 def histograms_of(data: bytes) -> wire.Histograms | None:
@@ -58,12 +89,31 @@ def devices_of(data: bytes) -> tuple[wire.Device, ...] | None:
     return _read(data, _DEVICES.decode, lambda _: True)
 
 
+def is_whole(data: bytes) -> bool:
+    """Whether it is what ``framed`` made, or of an earlier version."""
+    return _read(data, lambda _: True, bool) is not None
+
+
+def bodies_of(data: bytes) -> list[wire.Body] | None:
+    """What a piece of a dump holds."""
+    return _read(data, lambda data: [_BODY.decode(body) for body in _BODIES.decode(data)], lambda _: True)
+
+
 def _read(data: bytes, decode: Callable[[bytes], _T], is_sound: Callable[[_T], bool]) -> _T | None:
     try:
-        part = decode(data)
+        part = decode(_part(data))
         return part if is_sound(part) else None
     except _DAMAGED:
         return None
+
+
+def _part(data: bytes) -> bytes:
+    """What ``framed`` was given; ``ValueError`` if it is another one by now."""
+    if data[:1] != bytes([_MARK]):
+        return data
+    if len(data) < _HEAD.size or zlib.crc32(memoryview(data)[_HEAD.size :]) != _HEAD.unpack_from(data)[1]:
+        raise ValueError(UNLIKE)
+    return data[_HEAD.size :]
 
 
 def _is_sound(frame: Frame) -> bool:

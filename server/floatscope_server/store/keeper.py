@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import select
 from sqlmodel import Session, SQLModel, col
 
-from floatscope_server.database import StoreError, trouble, utc
+from floatscope_server.database import StoreError, reason, trouble, utc
 from floatscope_server.models import HistTile, Run, ScalarChunk
 from floatscope_server.store.delivered import drop_deliveries
 from floatscope_server.store.dropping import (
@@ -115,7 +115,7 @@ class Keeper:
             self._work = None
         except Exception as error:  # noqa: BLE001 - logged, and tried again
             known = isinstance(error, StoreError) or trouble(error) is not None
-            _log.warning("housekeeping failed; trying again in %g s: %s", _RETRY_S, error, exc_info=not known)
+            _log.warning("housekeeping failed; trying again in %g s: %s", _RETRY_S, reason(error), exc_info=not known)
             self._work = None
             self._paused = self._monotonic() + _RETRY_S
             with self._lock:

@@ -68,10 +68,12 @@ class Store(Protocol):
 
 
 class Late:
-    """The frames that came late for the tile of ``due``. ``OvertakenError`` if somebody else was faster."""
+    """The frames that came late for the tile of ``due``; ``rest`` is called after each block. ``OvertakenError`` if
+    somebody else was faster."""
 
-    def __init__(self, store: Store, due: Due) -> None:
+    def __init__(self, store: Store, due: Due, rest: Callable[[], object] = bool) -> None:
         self._store = store
+        self._rest = rest
         self._due = due
         self._key = due.key
         self._first = due.idx * due.geometry.columns
@@ -105,6 +107,7 @@ class Late:
         for block in range(tails.every.blocks):
             with self._store.read() as session:
                 rows += self._block(session, tails, block)
+            self._rest()
             if sum(len(of_place) for _, of_place in rows) >= ROWS:
                 self._write(rows)
                 rows, moves = [], moves + 1

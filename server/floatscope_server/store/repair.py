@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import (
@@ -20,11 +20,13 @@ from floatscope_server.models import (
     StreamState,
     Tile,
     TileRaw,
+    WalFrame,
 )
 from floatscope_server.observation import ALL_RANKS
 from floatscope_server.store.climb import Climb
+from floatscope_server.store.framed import is_whole
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK
-from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, read_planes, replace_tiles
+from floatscope_server.store.tilestore import Place, StreamKey, change, geometry_of, outdate, read_planes, replace_tiles
 from floatscope_server.tiles.codec import TileError, decode
 from floatscope_server.tiles.geometry import Geometry
 from floatscope_server.tiles.hist import HistRows
@@ -39,7 +41,7 @@ __all__ = ["Mending", "Suspect", "chunk_fault", "chunk_title", "fault", "mend", 
 
 
 class Suspect(NamedTuple):
-    """A row of ``tile_raw``, ``tile``, ``hist_tile`` or ``scalar_chunk`` that may be damaged."""
+    """A row of ``tile_raw``, ``tile``, ``hist_tile``, ``scalar_chunk`` or ``wal_frame`` that may be damaged."""
 
     table: str
     id: int
@@ -87,6 +89,8 @@ def mend(session: Session, suspect: Suspect) -> Mending | None:
     """What to do about ``suspect``; None if it is sound, or not there any more."""
     if suspect.table in _CHUNKS:
         return _mend_chunk(session, suspect)
+    if suspect.table == WalFrame.__tablename__:
+        return _mend_frame(session, suspect)
     raw = suspect.table == TileRaw.__tablename__
     table: Any = TileRaw if raw else Tile
     row = session.get(table, suspect.id)
@@ -161,12 +165,50 @@ def _mend_chunk(session: Session, suspect: Suspect) -> Mending | None:
         gap = Gap(run_id=run_id, rank=rank, first=row.first_step, last=row.last_step, count=row.n, reason=reason)
 
     def apply(session: Session) -> None:
+        # A coarse one is read from the level below from now on.
+        outdate(session.connection(), *_state_of(table, suspect.id))
         session.connection().execute(delete(table).where(col(table.id) == suspect.id))
         if gap is not None:
             session.add(gap)
 
     text = f"{chunk_title(session, table, row)} is damaged ({found}): dropped, and declared as a gap"
     return Mending(text=text, apply=apply)
+
+
+def _state_of(
+    table: type[HistTile] | type[ScalarChunk], number: int
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Where the state of its stream and attempt is."""
+    if table is HistTile:
+        of_tile = col(HistTile.id) == number
+        stream, attempt = select(col(HistTile.stream_id)).where(of_tile), select(col(HistTile.attempt)).where(of_tile)
+    else:
+        of_series = select(col(ScalarChunk.series_id)).where(col(ScalarChunk.id) == number).scalar_subquery()
+        attempt = select(col(ScalarSeries.attempt)).where(col(ScalarSeries.id) == of_series)
+        stream = (
+            select(col(Stream.id))
+            .join(ScalarSeries, col(ScalarSeries.stream) == col(Stream.name))
+            .where(col(ScalarSeries.run_id) == col(Stream.run_id), col(ScalarSeries.id) == of_series)
+        )
+    return col(StreamState.stream_id).in_(stream), col(StreamState.attempt).in_(attempt)
+
+
+def _mend_frame(session: Session, suspect: Suspect) -> Mending | None:
+    frame = session.get(WalFrame, suspect.id)
+    stream = None if frame is None else session.get(Stream, frame.stream_id)
+    if frame is None or stream is None or is_whole(frame.data):
+        return None
+    # Readings of cards go by seconds, and have no steps to name.
+    first, last = (0, 0) if stream.name == "gpu" else (frame.first, frame.first + frame.n - 1)
+    reason = f"a stored frame of {stream.name} was damaged"
+    gap = Gap(run_id=stream.run_id, rank=frame.rank, first=first, last=last, count=1, reason=reason)
+
+    def apply(session: Session) -> None:
+        session.connection().execute(delete(WalFrame).where(col(WalFrame.id) == suspect.id))
+        session.add(gap)
+
+    text = f"a frame of {stream.name}, {frame.first} to {frame.first + frame.n - 1}, run {stream.run_id} is damaged"
+    return Mending(text=f"{text}: dropped, and declared as a gap", apply=apply)
 
 
 def _chunk_of(

@@ -40,10 +40,12 @@ __all__ = ["Seal"]
 
 
 class Seal:
-    """Seals for one process. Nothing is kept but what this process last made of each stream."""
+    """Seals for one process. Nothing is kept but what this process last made of each stream. ``rest`` is called after
+    each piece of work, outside of transactions that write."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rest: Callable[[], object] = bool) -> None:
         self._store = store
+        self._rest = rest
         self._own: dict[tuple[int, int], tuple[int, int]] = {}
         """Sealed and epoch of each stream and attempt as this process left them: then nothing lies beyond."""
 
@@ -73,7 +75,7 @@ class Seal:
             ):
                 return False
             due = replace(due, layers=layers_of(session, key.run_id))
-            tail = Tail(session, keys, geometry, first=first, layers=due.layers, ranks=due.world)
+            tail = Tail(session, keys, geometry, first=first, layers=due.layers, ranks=due.world, rest=self._rest)
         blocks = range(-(-due.layers // geometry.block))
         events: list[Departure] = list(_missing(due, keys, first))
         levels = completed(geometry, due.idx, key.sealed)
@@ -89,6 +91,7 @@ class Seal:
                     yield Place(0, 0, block, due.idx), rank_row(tail.rank_sets(block))
                 if due.world > 1 and raw and len(events) < MOST:
                     events.extend(tail.departures(block))
+                self._rest()
 
         def finish(session: Session, key: StreamKey) -> None:
             connection = session.connection()
@@ -152,7 +155,7 @@ class Seal:
             begun, clean = True, True
 
     def _late(self, due: Due) -> bool:
-        moves = Late(self._store, due).run()
+        moves = Late(self._store, due, self._rest).run()
         of_stream, state = (due.key.stream_id, due.key.attempt), (due.key.sealed, due.key.epoch)
         if moves and self._own.get(of_stream) == state:
             self._own[of_stream] = due.key.sealed, due.key.epoch + moves

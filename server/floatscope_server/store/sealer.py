@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from floatscope_server.allocator import give_back
-from floatscope_server.database import StoreError, trouble
+from floatscope_server.database import StoreError, reason, trouble
 from floatscope_server.models import Run, Stream, WalFrame
 from floatscope_server.observation import Observation
 from floatscope_server.store.backoff import doubled
@@ -24,6 +24,7 @@ from floatscope_server.store.due import MOST_TILES, Due, due_in
 from floatscope_server.store.lifecycle import ENDED
 from floatscope_server.store.replay import WARM_UP_STEPS
 from floatscope_server.store.seal import Seal
+from floatscope_server.store.share import Share
 from floatscope_server.store.summary_tail import DamagedFrameError
 from floatscope_server.store.tilestore import OvertakenError
 
@@ -83,7 +84,9 @@ class Sealer:
         self._lost_after_s = lost_after_s
         self._slack = slack
         self._monotonic = monotonic
-        self._seal = Seal(store)
+        self._ended = threading.Event()
+        self._share = Share(self._ended.wait)
+        self._seal = Seal(store, self._share.rest)
         self._paused: dict[tuple[int, int, bool], _Pause] = {}
         self._watched: set[int] | None = None
         self._heard: dict[int, int] = {}
@@ -102,6 +105,7 @@ class Sealer:
     def start(self) -> None:
         """Start sealing, with what the last server left unsealed."""
         self._stopping = False
+        self._ended.clear()
         self._thread = threading.Thread(target=self._main, name="floatscope-sealer", daemon=True)
         self._thread.start()
 
@@ -112,6 +116,7 @@ class Sealer:
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._ended.set()
         self._thread.join()
         self._thread = None
         self._behind = False
@@ -162,7 +167,9 @@ class Sealer:
                 else:
                     done = self._seal_of(self._advanced())
             except Exception as error:  # noqa: BLE001 - logged, and tried again
-                _log.warning("what is due to be sealed could not be read: %s", error, exc_info=not _is_known(error))
+                _log.warning(
+                    "what is due to be sealed could not be read: %s", reason(error), exc_info=not _is_known(error)
+                )
             # Two pieces follow each other with a pause: acknowledgements come first.
             pause = _PAUSE_S if self.between() else _TICK_S
             with self._wake:
@@ -228,6 +235,9 @@ class Sealer:
         if not self._free(due):
             return 0
         before = self._paused.pop(part, None)
+        # By itself the sealer has nobody to leave time to, and time for none where more than one tile waits.
+        self._share.hurry = self._thread is None or due.behind > 1
+        self._share.begin()
         try:
             done = self._seal.run(due)
         except OvertakenError:
@@ -241,7 +251,7 @@ class Sealer:
             self._paused[part] = _Pause(self._monotonic() + seconds, seconds)
             text = "stream %d, attempt %d could not be sealed at tile %d; trying again in %g s: %s"
             _log.warning(
-                text, due.key.stream_id, due.key.attempt, due.idx, seconds, error, exc_info=not _is_known(error)
+                text, due.key.stream_id, due.key.attempt, due.idx, seconds, reason(error), exc_info=not _is_known(error)
             )
             return 0
         if due.late:

@@ -10,7 +10,18 @@ from sqlalchemy import func, select, text
 from sqlmodel import Session, col
 
 from floatscope_server.database import Reader
-from floatscope_server.models import Attempt, HistTile, ScalarChunk, Stream, StreamState, Tile, TileRaw
+from floatscope_server.models import (
+    Attempt,
+    DumpPart,
+    HistTile,
+    ScalarChunk,
+    Stream,
+    StreamState,
+    Tile,
+    TileRaw,
+    WalFrame,
+)
+from floatscope_server.store.framed import UNLIKE, is_whole
 from floatscope_server.store.repair import Suspect, chunk_fault, chunk_title, fault, title
 from floatscope_server.store.tilestore import geometry_of
 from floatscope_server.tiles.geometry import Geometry
@@ -48,6 +59,33 @@ def findings(reader: Reader) -> Iterator[Finding]:
     for chunks in (HistTile, ScalarChunk):
         with reader.session() as session:
             yield from _chunks(session, chunks)
+    with reader.session() as session:
+        yield from _frames(session)
+    with reader.session() as session:
+        yield from _dumps(session)
+
+
+def _frames(session: Session) -> Iterator[Finding]:
+    columns = (col(WalFrame.id), col(WalFrame.first), col(WalFrame.n), col(WalFrame.data), col(Stream.name))
+    rows = session.execute(
+        select(*columns, col(Stream.run_id))
+        .join(Stream, col(Stream.id) == col(WalFrame.stream_id))
+        .order_by(col(WalFrame.id))
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    with rows:
+        for number, first, n, data, stream, run in rows:
+            if not is_whole(data):
+                where = f"a frame of {stream}, {first} to {first + n - 1}, run {run}"
+                yield Finding(f"{where}: {UNLIKE}", Suspect(str(WalFrame.__tablename__), number))
+
+
+def _dumps(session: Session) -> Iterator[Finding]:
+    columns = (col(DumpPart.run_id), col(DumpPart.dump), col(DumpPart.rank), col(DumpPart.part), col(DumpPart.data))
+    with session.execute(select(*columns).execution_options(yield_per=1)) as rows:
+        for run, dump, rank, part, data in rows:
+            if not is_whole(data):
+                yield Finding(f"piece {part} of the dump {dump}, rank {rank}, run {run}: {UNLIKE}")
 
 
 def _chunks(session: Session, table: type[HistTile] | type[ScalarChunk]) -> Iterator[Finding]:

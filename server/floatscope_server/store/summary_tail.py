@@ -77,7 +77,8 @@ class Tail:
     """What ``keys`` say of the tile at column ``first``. ``session`` is not needed after the first lines of this.
 
     ``layers`` are those of the run, ``ranks`` those of the attempt. ``replicas``: only these, or only the others.
-    ``but`` gives, by block, cells whose ranks do not count, nor copies of theirs. ``DamagedFrameError``.
+    ``but`` gives, by block, cells whose ranks do not count, nor copies of theirs. ``rest`` is called after each
+    piece of what is done at once. ``DamagedFrameError``.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class Tail:
         ranks: int,
         replicas: bool | None = None,
         but: Callable[[int], RankSets | None] | None = None,
+        rest: Callable[[], object] = bool,
     ) -> None:
         self._geometry = geometry
+        self._rest = rest
         self._first = first
         self._ranks = ranks
         self._replicas = replicas
@@ -142,17 +145,16 @@ class Tail:
             frames = joined(self._wanted(session, inside, layers))
             known = max((int(frame.layers.max()) for _, frame in frames), default=-1) + 1
             top = max(top, known - 1)
-            blocks = range(-(-known // self._geometry.block))
-            self._pieces.append(
-                (
-                    columns,
-                    {block: self._planes(block, frames, start, columns, known) for block in blocks},
-                    {block: self._sets(block, frames, start, columns, known) for block in blocks},
-                )
-            )
-            if self._ranks > 1:
-                for block in blocks:
+            planes: dict[int, Planes] = {}
+            sets: dict[int, RankSets] = {}
+            self._rest()
+            for block in range(-(-known // self._geometry.block)):
+                planes[block] = self._planes(block, frames, start, columns, known)
+                sets[block] = self._sets(block, frames, start, columns, known)
+                if self._ranks > 1:
                     self._departures += self._departing(block, frames, start, columns, known)
+                self._rest()
+            self._pieces.append((columns, planes, sets))
         return top
 
     def _planes(self, block: int, frames: Sequence[tuple[int, Frame]], first: int, columns: int, layers: int) -> Planes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, literal, select, update
 from sqlmodel import Session, SQLModel, col
 
 from floatscope_server.models import Stream, StreamState, Tile, TileRaw, WalFrame
@@ -33,6 +33,7 @@ __all__ = [
     "has_raw",
     "hold",
     "insert_tiles",
+    "outdate",
     "rank_row",
     "read_planes",
     "read_rank_sets",
@@ -131,6 +132,11 @@ def advance(connection: Connection, key: StreamKey, sealed: int) -> None:
 def change(connection: Connection, key: StreamKey) -> None:
     """Publish what was changed of columns that are sealed; ``OvertakenError`` as of ``advance``."""
     _moved(connection, key, sealed=key.sealed, epoch=key.epoch + 1, appends=0)
+
+
+def outdate(connection: Connection, *where: ColumnElement[bool]) -> None:
+    """Have answers about the streams and attempts of ``where`` made anew: something of what is sealed has gone."""
+    connection.execute(update(StreamState).where(*where).values(epoch=StreamState.epoch + 1))
 
 
 def _moved(connection: Connection, key: StreamKey, *, sealed: int, epoch: int, appends: int) -> None:

@@ -38,7 +38,7 @@ def environment() -> Environment:
 
 def start(*command: str, env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
     line = [sys.executable, "-m", "floatscope", "run", "--", *command]
-    return subprocess.run(line, capture_output=True, text=True, env=dict(env), timeout=60, check=False, **options)
+    return subprocess.run(line, capture_output=True, text=True, env=dict(env), timeout=120, check=False, **options)
 
 
 @pytest.mark.parametrize("status", [0, 1, 7, 255])
@@ -62,7 +62,7 @@ def test_the_command_is_the_process_that_was_started(environment: Environment, t
         assert process.stdout.read(6) == b"\0\xff raw"
         # Of one that runs, whoever sends it: no process of ours is in between.
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
+        assert process.wait(60) == -signal.SIGINT
 
 
 def test_a_command_that_cannot_be_run(environment: Environment, tmp_path: Path) -> None:

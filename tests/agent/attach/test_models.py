@@ -33,7 +33,7 @@ def failures() -> Iterator[list[BaseException]]:
 
     thread = threading.Thread(target=make_tuples)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     yield errors
     over.set()
     thread.join()

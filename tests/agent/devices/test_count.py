@@ -18,7 +18,7 @@ def test_amd_smi_counts_in_a_process_of_its_own(
     cards.write_text("0 5 0 0  1 1  1 1  1 1  A\n0 6 0 0  1 1  1 1  1 1  B\n")
     monkeypatch.setenv("ROCM_PATH", str(rocm_path))
     monkeypatch.setenv("FAKE_SMI_CARDS", str(cards))
-    assert smi_cards(tmp_path).cards == 2
+    assert smi_cards(tmp_path, timeout_s=60.0).cards == 2
     monkeypatch.setenv("FAKE_SMI_HANG", "1")
     hung = smi_cards(tmp_path, timeout_s=0.3)
     assert hung.cards is None

@@ -248,7 +248,7 @@ def test_floatscope_run(fake_sys: FakeSys, tmp_path: Path) -> None:
     command = as_sys(fake_sys.root, [*run, "--", sys.executable, str(script), str(steps)])
 
     def wait_for(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not condition():
             assert training.poll() is None, "the training has ended"
             assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -272,7 +272,7 @@ def test_floatscope_run(fake_sys: FakeSys, tmp_path: Path) -> None:
             assert sidecars_of(training.pid) == [reader]
         finally:
             training.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while alive(reader):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -101,7 +101,8 @@ def test_what_the_cards_tell_is_what_is_shown(
             server.until(arrived)
         finally:
             stop.touch()
-        assert training.wait(60) == 0
+        assert training.wait(120) == 0
+    server.until(lambda: server.show(backend)["state"] == "finished")  # a goodbye is not acknowledged
     shown = server.show(backend)
     assert (shown["state"], told(shown)) == ("finished", expected())
     first = min(shown["devices"], key=lambda one: one["index"])

@@ -27,6 +27,10 @@ from floatscope._sender import Limits, Sender
 from floatscope._spool._spooler import SpoolPlace
 from tests.agent.sender.spooling import WRITER
 
+PATIENT = Limits(flush_s=60.0)
+"""However slow the machine: a server that is there gets everything before ``close`` gives up."""
+UNHURRIED = Timing(open_s=60.0)
+
 
 @dataclass
 class Pending:
@@ -301,7 +305,8 @@ def _rows(n: int, count: int, *, hist: bool) -> SummaryRows:
 
 @pytest.fixture
 def sender_to() -> Iterator[Callable[..., Sender]]:
-    """A sender with short delays. At the end none may have swallowed an error of its own."""
+    """A sender with short delays between attempts, and patience. At the end none may have swallowed an error of its
+    own."""
     senders: list[Sender] = []
 
     def make(
@@ -323,8 +328,8 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
                 url,
                 token,
                 {"batch": 8},
-                limits=limits,
-                timing=timing,
+                limits=limits or PATIENT,
+                timing=timing or UNHURRIED,
                 delays=delays,
                 devices=devices,
                 flight=flight,
@@ -334,6 +339,7 @@ def sender_to() -> Iterator[Callable[..., Sender]]:
 
     yield make
     for sender in senders:
+        sender.abandon()
         sender.close("test over")
         assert "internal error" not in (sender.stats().failure or "")
 
@@ -354,12 +360,14 @@ def spooling() -> Iterator[Callable[..., Sender]]:
 
     def make(url: str, place: SpoolPlace, *, writer: str = WRITER, run: str = "r", **options: Any) -> Sender:  # noqa: ANN401
         identity = wire.Identity(run=run, writer=writer)
-        options.setdefault("limits", Limits(flush_s=1.0))
+        options.setdefault("limits", PATIENT)
+        options.setdefault("timing", UNHURRIED)
         senders.append(Sender(identity, url, spool=place, delays=delays, **options))
         return senders[-1]
 
     yield make
     for sender in senders:
+        sender.abandon()
         sender.close("test over")
         assert "internal error" not in (sender.stats().failure or "")
         assert sender.stats().spool_off != "internal"

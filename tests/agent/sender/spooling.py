@@ -19,8 +19,9 @@ WRITER = "0" * 32
 
 
 def on_disk(sender: Sender, records: int) -> bool:
+    """Whether ``records`` wait, and all of them would be left by a process that is killed."""
     spooler = sender._spooler
-    return spooler is not None and sender._outbox.counts().waiting == records and spooler._written_to > 0
+    return spooler is not None and sender._outbox.counts().waiting == records == spooler.kept
 
 
 def new_outbox() -> SpooledOutbox:

@@ -58,7 +58,7 @@ def main(directory: str, url: str, steps: int) -> None:
     while spooler.outbox.counts().waiting < steps or spooler._written_to < spooler.outbox.last_seq:
         time.sleep(0.01)
     tell("written")
-    time.sleep(60)
+    time.sleep(600)
 
 
 if __name__ == "__main__":

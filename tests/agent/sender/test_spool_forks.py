@@ -33,7 +33,7 @@ def test_a_fork_lets_go_of_everything(
     until(lambda: on_disk(sender, 1))
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(60)
         here = [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
         sender.put(step(1))
         sender.close("child")
@@ -55,7 +55,7 @@ def forks(sender: Sender, count: int) -> None:
         with locks[n % len(locks)]:  # type: ignore[attr-defined]
             pid = os.fork()
             if pid == 0:
-                signal.alarm(20)
+                signal.alarm(60)
                 sender.stats()
                 sender.close("child")
                 os._exit(0)

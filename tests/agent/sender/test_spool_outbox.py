@@ -179,3 +179,25 @@ def test_what_a_process_gave_up_is_declared_when_it_is_gone(tmp_path: Path) -> N
     assert later.counts().lost == {"spool_full": arrived[0]} == outbox.counts().lost
     assert (later.counts().acknowledged, later.counts().waiting) == (len(arrived), 0)
     left.forget_descriptors()
+
+
+def test_what_a_server_forgot_before_it_was_given_up_is_lost_once(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, 500)
+    outbox = new_outbox()
+    outbox.attach(segments)
+    for step in range(20):
+        outbox.append(batch(step))
+    write(outbox, segments)
+    assert [message.seq for message in messages_of(outbox, window=1)] == [1]
+    outbox.acknowledge(1)
+    outbox.rewind(1)
+    numbers = segments.condensable()
+    assert numbers is not None
+    outbox.lose_stored(segments.condense(outbox.hold_back(*numbers), b""))
+    lost = sum(outbox.counts().lost.values())
+    messages = messages_of(outbox, window=100)
+    assert lost == sum(message.count for message in messages if isinstance(message, wire.Gap)) > 1
+    outbox.acknowledge(messages[-1].seq)
+    counts = outbox.counts()
+    assert (counts.waiting, counts.acknowledged, sum(counts.lost.values())) == (0, 20 - lost, lost)
+    segments.forget_descriptors()

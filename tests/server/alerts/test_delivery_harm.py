@@ -65,13 +65,6 @@ def rogue() -> Iterator[Callable[[Script], Rogue]]:
         one.close()
 
 
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same limits, shorter."""
-    monkeypatch.setattr(connect, "_READ_S", 0.3)
-    monkeypatch.setattr(connect, "_TOTAL_S", 1.0)
-
-
 def silent(peer: socket.socket) -> None:
     while peer.recv(65536):
         pass
@@ -120,10 +113,17 @@ def hangs_up(peer: socket.socket) -> None:
     ],
     ids=["silent", "dripping", "endless_head", "not_http", "hangs_up"],
 )
-@pytest.mark.usefixtures("hurried")
 def test_what_is_no_answer_fails_with_its_reason(
-    bench: Bench, rogue: Callable[[Script], Rogue], kind: str, script: Script, error: str
+    bench: Bench,
+    rogue: Callable[[Script], Rogue],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    script: Script,
+    error: str,
 ) -> None:
+    if error == "no answer in time":
+        monkeypatch.setattr(connect, "_READ_S", 0.3)
+        monkeypatch.setattr(connect, "_TOTAL_S", 1.0)
     url = f"http://127.0.0.1:{rogue(script).port}/x"
     endpoint = bench.endpoint(url, type=kind) if kind == "generic" else bench.endpoint(url, type=kind, secrets=[])
     bench.row(endpoint, "evt_1")

@@ -15,9 +15,13 @@ from floatscope import wire
 from floatscope_server.alerts.models import Delivery, Endpoint
 from floatscope_server.database import utc
 from floatscope_server.models import HistTile, Milestone, Retention, ScalarChunk, ScalarSeries, Stream, Tile, TileRaw
+from floatscope_server.query.answers import window_tag
+from floatscope_server.query.line import run_named
 from floatscope_server.store import Store
 from floatscope_server.store.keeper import Keeper
+from floatscope_server.store.series_thread import SeriesThread
 from floatscope_server.tiles.codec import is_missing
+from tests.server.bodies import histogram
 from tests.server.keeping import kept
 from tests.server.keeping.kept import TOP
 from tests.server.tiles.frames import random_frame
@@ -195,6 +199,41 @@ def test_histograms_and_readings_of_cards_go(store: Store, pen: MakePen, make: M
     days = [(stream, level, round((now_ms - at) / _DAY / 1e3)) for stream, level, at in left]
     assert [row for row in days if row[0] == "gpu"] == [("gpu", 0, 6), ("gpu", 1, 6), ("gpu", 2, 400), ("gpu", 2, 6)]
     assert len([row for row in days if row[0] == "scalar"]) == 6
+
+
+def test_an_answer_that_was_made_of_histograms_is_another_one_when_some_go(
+    store: Store, pen: MakePen, make: Make, clock: Clock
+) -> None:
+    one = kept.fill(store, pen, make, steps=100)
+    for step in range(0, 100, 5):
+        one.deliver(wire.Body(histograms=(histogram(step, 100, [1, 2]),)))
+    SeriesThread(store).seal(everything=True)
+    before = _tag(store)
+    assert _tag(store) == before
+    old = Milestone(run_id=1, attempt=1, step=99, at=utc(clock.now) - timedelta(days=200))
+    store.write(lambda session: session.add(old))
+    assert kept.rows_of(store, "hist_tile")["hist_tile"]
+    kept.retain(store, hist_keep_days=14, hist_level1_keep_days=180)
+    kept.keep(store)
+    assert not kept.rows_of(store, "hist_tile")["hist_tile"]
+    assert _tag(store) != before
+
+
+def _tag(store: Store) -> str:
+    """Of a heat map that histograms answer."""
+    with store.read() as session:
+        tag, _ = window_tag(
+            session,
+            run_named(session, "run"),
+            store=store.epoch,
+            question="?",
+            kind="grad",
+            attempt=None,
+            first=0,
+            last=49,
+            histograms=True,
+        )
+    return tag
 
 
 def test_what_comes_late_for_dropped_steps_is_refused_and_said_so(store: Store, pen: MakePen, make: Make) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from sqlmodel import col
+from sqlmodel import col, select
 
 from floatscope import wire
 from floatscope_server.database import StoreError
-from floatscope_server.models import HistTile, ScalarChunk
+from floatscope_server.models import HistTile, ScalarChunk, Stream, StreamState
 from floatscope_server.store import Store
 from floatscope_server.store.checking import check, repair
 from floatscope_server.store.series_thread import SeriesThread
@@ -44,6 +44,14 @@ def _fill(store: Store, pen: MakePen, make: Make) -> None:
     SeriesThread(store).seal(everything=True)
 
 
+def _epochs(store: Store) -> dict[str, int]:
+    with store.read() as session:
+        rows = select(col(Stream.name), col(StreamState.epoch)).join(
+            Stream, col(Stream.id) == col(StreamState.stream_id)
+        )
+        return {name: epoch for name, epoch in session.exec(rows)}
+
+
 @pytest.mark.parametrize(("table", "level"), [(ScalarChunk, 0), (ScalarChunk, 1), (HistTile, 0)])
 def test_it_is_dropped_and_said_so(store: Store, pen: MakePen, make: Make, table: Any, level: int) -> None:  # noqa: ANN401
     _fill(store, pen, make)
@@ -57,6 +65,7 @@ def test_it_is_dropped_and_said_so(store: Store, pen: MakePen, make: Make, table
     assert ("'loss'" in line) == (table is ScalarChunk)
     with pytest.raises(StoreError):
         repair(store.database, said.append)
+    before = _epochs(store)
     store.stop()
     said.clear()
     assert repair(store.database, said.append) == 0
@@ -64,4 +73,6 @@ def test_it_is_dropped_and_said_so(store: Store, pen: MakePen, make: Make, table
     store.start()
     (gap,) = kept.gaps(store)
     assert gap.reason.startswith("a stored piece of")
+    stream = "scalar" if table is ScalarChunk else "hist/grad"
+    assert [name for name, epoch in _epochs(store).items() if epoch != before[name]] == [stream], "answers made of it"
     assert check(store.database, said.append) == 0

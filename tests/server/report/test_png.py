@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Page
 
-from tests.chromium import Complaints, browser, listen
+from tests.chromium import Complaints, browser, drawn, listen
 
 if TYPE_CHECKING:
     from tests.server.conftest import Running
@@ -38,6 +38,7 @@ _COLOURS = """async (address) => {
 def page(server: Running, wrong: str, program: Callable[[str], str]) -> Iterator[tuple[Page, Complaints]]:
     with browser(program("chromium")) as running:
         shown = running.new_page(viewport={"width": 1280, "height": 900})
+        shown.set_default_timeout(60_000)
         complaints = listen(shown, server.url)
         shown.goto(server.url)
         shown.get_by_role("link", name=wrong).first.click()
@@ -45,23 +46,30 @@ def page(server: Running, wrong: str, program: Callable[[str], str]) -> Iterator
         assert complaints.texts == []
 
 
+def settled(page: Page) -> None:
+    """What comes later may move what is there already."""
+    page.wait_for_function("() => document.querySelector('.sweep') === null")
+    drawn(page)
+
+
 def saved(page: Page, label: str, folder: Path) -> tuple[str, bytes]:
     """Name and content of what the button gives."""
-    with page.expect_download(timeout=30_000) as download:
+    with page.expect_download(timeout=60_000) as download:
         page.get_by_role("button", name=label).click()
     path = folder / "picture.png"
     download.value.save_as(path)
     return download.value.suggested_filename, path.read_bytes()
 
 
-@pytest.mark.parametrize("drawn", ["plain", "plotly"])
-def test_a_chart_becomes_a_picture(page: tuple[Page, Complaints], drawn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["plain", "plotly"])
+def test_a_chart_becomes_a_picture(page: tuple[Page, Complaints], how: str, tmp_path: Path) -> None:
     shown, _ = page
-    if drawn == "plain":
+    if how == "plain":
         shown.route("**/plotly.min.js", lambda route: None)  # it never comes
         shown.reload()
     plot = shown.locator("section.chart", has_text="Gradient norm").locator(".plot")
-    plot.locator(".js-plotly-plot .main-svg" if drawn == "plotly" else "canvas").first.wait_for(timeout=30_000)
+    plot.locator(".js-plotly-plot .main-svg" if how == "plotly" else "canvas").first.wait_for(timeout=60_000)
+    settled(shown)
     box = plot.bounding_box()
     assert box is not None
     name, png = saved(shown, "Save as PNG: Gradient norm", tmp_path)
@@ -72,7 +80,8 @@ def test_a_chart_becomes_a_picture(page: tuple[Page, Complaints], drawn: str, tm
 def test_a_heat_map_becomes_a_picture_with_its_legend(page: tuple[Page, Complaints], tmp_path: Path) -> None:
     shown, _ = page
     cells = shown.locator(".heat-map")
-    cells.wait_for(timeout=30_000)
+    cells.wait_for(timeout=60_000)
+    settled(shown)
     box, scale = cells.bounding_box(), shown.locator(".legend canvas").bounding_box()
     assert box is not None
     assert scale is not None
@@ -92,7 +101,7 @@ def _check(page: Page, png: bytes, width: float, height: float) -> None:
 
 def test_the_page_offers_the_report_in_its_language(page: tuple[Page, Complaints], tmp_path: Path) -> None:
     shown, _ = page
-    with shown.expect_download(timeout=30_000) as download:
+    with shown.expect_download(timeout=60_000) as download:
         shown.get_by_role("link", name="Report").click()
     assert download.value.suggested_filename == "floatscope-img-src-x-onerror-alert-1.html"
     target = tmp_path / "report.html"

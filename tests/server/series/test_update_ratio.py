@@ -9,17 +9,16 @@ import pytest
 
 from floatscope import wire
 from floatscope_server.jsontext import is_missing
-from floatscope_server.live import Heat, heat_blocks
+from floatscope_server.live_columns import Heat, Told, heat_blocks
 from floatscope_server.query.heatmap import HeatMap, HeatQuestion, heat_map
 from floatscope_server.query.layers import layer_series
+from floatscope_server.query.layertable import RunLayers
 from floatscope_server.query.line import BadQueryError, run_named
 from floatscope_server.query.window import TileReader
 from floatscope_server.store import Store
 from tests.server.sealing import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tests.server.bodies import Unpack
     from tests.server.conftest import Make, MakePen, Running
 
@@ -119,8 +118,8 @@ def test_no_other_kind_has_it(store: Store, pen: MakePen) -> None:
 
 def test_live_columns_are_the_same_number(make: Make, unpack: Unpack) -> None:
     updates, weights = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[10.0], [20.0]])
-    layers = {i: make.layer(i, f"l{i}") for i in range(2)}
-    told: list[tuple[wire.Summaries, Mapping[int, wire.Layer]]] = [
+    layers = RunLayers({i: make.layer(i, f"l{i}") for i in range(2)}, digest="")
+    told: list[Told] = [
         (make.summaries("update", 6, updates), layers),
         (make.summaries("weight", 5, weights, layers=[1]), layers),
         (make.summaries("grad", 6, updates), layers),

@@ -64,7 +64,7 @@ def test_a_kill_at_any_transaction_loses_and_doubles_nothing(
     for job, when in [*((job, "before") for job in range(1, jobs + 1)), (jobs, "after")]:
         folder = shutil.copytree(tmp_path / "data", tmp_path / f"{when}-{job}")
         command = [sys.executable, "-m", "tests.server.tiles.killed", str(folder), str(job), when]
-        assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
         store = Store(Settings(data=folder), clock=clock)
         store.start()
         done = when == "after"

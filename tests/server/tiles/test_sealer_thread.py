@@ -91,7 +91,7 @@ def test_while_sealing_lags_its_jobs_come_first_and_acknowledgements_late(
         return answers.empty()
 
     assert store.write(job)
-    assert isinstance(answers.get(timeout=30), wire.Ack)
+    assert isinstance(answers.get(timeout=60), wire.Ack)
 
 
 def test_a_server_holds_ingest_back_for_its_rules(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

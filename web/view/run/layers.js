@@ -1,7 +1,8 @@
 /** Layer by layer: the heat map with room for all of them, filtered, grouped and sorted. */
 
-import { GROUPS, LAYER_SORTS, arrange, namesIn, namesText } from "../../data/arrange.js";
+import { arrange, namesIn, namesText } from "../../data/arrange.js";
 import { linesFor } from "../../data/geometry.js";
+import { GROUPS, LAYER_SORTS } from "../../data/tab-fields.js";
 import { count } from "../../data/text.js";
 import { choice } from "../desk/controls.js";
 import { h } from "../dom.js";

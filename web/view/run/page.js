@@ -7,21 +7,18 @@ import { bits, clock, count, duration, figure, powerOfTwo } from "../../data/tex
 import { currentRun, presentAttempt, serverNow, silentSeconds } from "../../state.js";
 import { h } from "../dom.js";
 import { meter } from "../meter.js";
-import { empty, failure, loading } from "../notes.js";
+import { empty, failure, loading, placed } from "../notes.js";
 import { reportLink } from "../report-link.js";
 import { grade, newestStep } from "../runs/cells.js";
-import { configTab } from "./config.js";
-import { devicesTab } from "./devices.js";
 import { layersTab } from "./layers.js";
 import { overviewTab } from "./overview.js";
-import { scalerTab } from "./scaler.js";
 
 /** @typedef {import("../../state.js").State} State */
 /** @typedef {import("../../main.js").Context} Context */
 /** @typedef {import("../../data/types.js").RunItem} RunItem */
 
-/** @type {Record<string, (state: State, context: Context) => import("../dom.js").Child>} */
-const VIEWS = { overview: overviewTab, layers: layersTab, scaler: scalerTab, devices: devicesTab, config: configTab };
+/** Those of the other tabs come on their own. @type {Record<string, import("../../places.js").View>} */
+const VIEWS = { overview: overviewTab, layers: layersTab };
 
 /** @param {State} state @param {Context} context */
 export function runPage(state, context) {
@@ -42,7 +39,7 @@ export function runPage(state, context) {
       RUN_TABS.map((tab) => h("a", { key: tab, href: act.link({ tab, layer: null }), "aria-current": tab === state.route.tab ? "page" : undefined }, t(`tab.${tab}`))),
       reportLink(run.name, state.language, t),
     ),
-    h("div", { key: state.route.tab, class: `tab tab-${state.route.tab}` }, VIEWS[state.route.tab]?.(state, context)),
+    h("div", { key: state.route.tab, class: `tab tab-${state.route.tab}` }, VIEWS[state.route.tab]?.(state, context) ?? placed(t(`tab.${state.route.tab}`), state, context)),
   );
 }
 

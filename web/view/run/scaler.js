@@ -1,5 +1,6 @@
 /** The loss scaler: its scale over the steps, what it skipped and whose values made it, what the rules make of that. */
 
+import { DESK } from "../../data/desk-route.js";
 import { number } from "../../data/json.js";
 import { verdictOf } from "../../data/scaler.js";
 import { count, percent, powerOfTwo } from "../../data/text.js";
@@ -129,6 +130,6 @@ function skipRow(skip, alert, several, { t, act }) {
     h("td", { class: "figure" }, skip.rank === null ? "\u2014" : String(skip.rank)),
     several ? h("td", null, skip.optimizers.length === 0 ? "\u2014" : skip.optimizers.join(", ")) : null,
     h("td", { class: "figure" }, powerOfTwo(number(skip.scale))),
-    h("td", null, alert === null ? h("span", { class: "muted" }, t("skips.unjudged")) : h("a", { class: "said", href: act.desk.link({ tab: "alerts", alert: String(alert.id), state: "all" }) }, severityMark(alert.severity, alert.state === "resolved"), said, h("span", { class: "sr" }, ` ${t(`severity.${alert.severity}`)}`))),
+    h("td", null, alert === null ? h("span", { class: "muted" }, t("skips.unjudged")) : h("a", { class: "said", href: act.link({ page: "alerts", desk: { ...DESK, alert: String(alert.id), state: "all" } }) }, severityMark(alert.severity, alert.state === "resolved"), said, h("span", { class: "sr" }, ` ${t(`severity.${alert.severity}`)}`))),
   );
 }

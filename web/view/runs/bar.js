@@ -2,7 +2,8 @@
 
 import { namesText } from "../../data/arrange.js";
 import { HOME } from "../../data/route.js";
-import { ALERT_FILTERS, ARCHIVE_FILTERS, MOST_PICKED, RUN_SORTS, RUN_STATES, filtered, narrowing, offered, orderOf, reordered, stateToggled, statesIn, tallied } from "../../data/run-list.js";
+import { MOST_PICKED, RUN_STATES, filtered, narrowing, offered, orderOf, reordered, stateToggled, statesIn, tallied } from "../../data/run-list.js";
+import { ALERT_FILTERS, ARCHIVE_FILTERS, RUN_SORTS } from "../../data/tab-fields.js";
 import { count, sentences } from "../../data/text.js";
 import { choice } from "../desk/controls.js";
 import { h } from "../dom.js";
