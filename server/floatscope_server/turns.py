@@ -17,8 +17,9 @@ def short_turns() -> Iterator[None]:
 
     Every statement, commit and compression gives the interpreter away, and whoever is busy then keeps it for the switch
     interval, 5 ms by default: a question or a commit of ten statements waits for ten of them. In alternation within one
-    process beside ingest (``tests/bench/turns.py``), 90th percentiles without waiting for a core: heat map 14.6 to 11.7
-    ms, scalars 8.0 to 6.7; 1.15 times as many blocks of one step, CPU of ingest 0.95 times what it was.
+    process beside ingest (``tests/bench/turns.py``; two cores at a load of 20, 12 rounds), 90th percentiles without
+    waiting for a core, 5 ms and 0.2: scalars 7.4 and 6.7 ms, latest 8.9 and 4.7, tail 5.2 and 3.3; heat maps differed
+    by less than their spread. Blocks of one step and of ten: 1.4 times as many in the median, ingest's CPU 0.94 times.
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
     """
     before = sys.getswitchinterval()
