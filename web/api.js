@@ -34,29 +34,52 @@ async function request(method, path, { accept = JSON_TYPE, body, signal }) {
     throw new ApiError(0, "unreachable", "", "");
   }
   if (response.ok) return response;
-  const text = await response.text();
-  let answer = { code: `http_${response.status}`, message: response.statusText, hint: "" };
+  let answer = { code: `http_${response.status}`, message: response.statusText || `HTTP ${response.status}`, hint: "" };
   try {
-    answer = { ...answer, ...JSON.parse(text).error };
-  } catch {
-    // A proxy in between answered in its own words; the status says enough.
+    answer = { ...answer, ...(await response.json()).error };
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    // A proxy in between answered in its own words, or less than it began; the status says enough.
   }
   throw new ApiError(response.status, answer.code, answer.message, answer.hint);
 }
 
+/**
+ * What is in an answer. One that is cut off, or that somebody in between wrote, is as none: the data that stand go on standing.
+ * @template T
+ * @param {Response} response @param {(bytes: ArrayBuffer) => T} decode @param {AbortSignal} [signal]
+ */
+async function contents(response, decode, signal) {
+  /** @type {ArrayBuffer} */
+  let bytes;
+  try {
+    bytes = await response.arrayBuffer();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "unreachable", "", "");
+  }
+  try {
+    return decode(bytes);
+  } catch {
+    throw new ApiError(0, "garbled", "", "");
+  }
+}
+
+/** @param {ArrayBuffer} bytes */
+const fromJson = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
+
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function getJson(path, signal) {
-  return (await request("GET", path, signal ? { signal } : {})).json();
+  return contents(await request("GET", path, signal ? { signal } : {}), fromJson, signal);
 }
 
 /** @param {string} path @param {AbortSignal} [signal] */
 export async function getBlock(path, signal) {
   const response = await request("GET", path, { accept: BLOCK, ...(signal ? { signal } : {}) });
-  return decodeBlock(await response.arrayBuffer());
+  return contents(response, decodeBlock, signal);
 }
 
 /** @param {"POST" | "PUT" | "PATCH" | "DELETE"} method @param {string} path @param {unknown} [body] @returns {Promise<any>} null: an answer without words */
 export async function send(method, path, body) {
-  const text = await (await request(method, path, body === undefined ? {} : { body })).text();
-  return text === "" ? null : JSON.parse(text);
+  return contents(await request(method, path, body === undefined ? {} : { body }), (bytes) => (bytes.byteLength === 0 ? null : fromJson(bytes)));
 }

@@ -44,7 +44,7 @@ export function createController(store) {
   let layerLoadedAt = 0;
   /** Tabs that want to hear live messages of the open run. @type {Set<(message: any) => void>} */
   const ears = new Set();
-  const live = createLive({ onMessage, onBlock, onLink: (link) => store.set({ link }), onOpen: (again) => again && reload() });
+  const live = createLive({ onMessage, onBlock, onLink: (link) => store.set({ link }), onOpen: (again) => again && reload(), onRefused: loadSession });
 
   const loadSlot = createLoads({
     get: (/** @type {Slot} */ slot) => store.get()[slot],

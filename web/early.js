@@ -17,12 +17,16 @@ export function initOf(accept) {
   return { headers: { Accept: accept }, credentials: "same-origin", cache: "no-store" };
 }
 
-/** @param {string} path @param {string} accept @returns {Promise<Response | null>} null: there is none */
-export async function askEarly(path, accept) {
+/**
+ * @param {string} path @param {string} accept @param {Promise<boolean>} [wanted] whether to ask at all; who wants the answer waits for it
+ * @returns {Promise<Response | null>} null: there is none
+ */
+export async function askEarly(path, accept, wanted) {
   // The modules may be there before what a question follows from is: the page has asked it then.
   if (missed?.has(path)) return null;
   // A refusal is asked for again: who signs in meanwhile gets another answer.
-  const answer = fetch(path, initOf(accept)).then((response) => (response.ok ? response : null), () => null);
+  const asking = wanted === undefined ? fetch(path, initOf(accept)) : wanted.then((is) => (is ? fetch(path, initOf(accept)) : null));
+  const answer = asking.then((response) => (response?.ok ? response : null), () => null);
   asked.set(path, { answer, at: performance.now() });
   return answer;
 }

@@ -6,20 +6,31 @@ import { HEAT_TABS } from "./data/tab-fields.js";
 import { languageFrom } from "./data/words.js";
 import { BLOCK, JSON_TYPE, askEarly, askedAll } from "./early.js";
 import { learn } from "./i18n/index.js";
+import { kept } from "./kept.js";
 
-void learn(languageFrom(localStorage.getItem("floatscope.language"), navigator.languages));
+void learn(languageFrom(kept("floatscope.language"), navigator.languages));
 void askEarly("/api/v1/session", JSON_TYPE);
 const runs = askEarly(RUNS, JSON_TYPE);
 const route = parseRoute(location.hash);
 if (route.page === "run" && HEAT_TABS.includes(route.tab)) {
-  const kind = route.kind === AUTO_KIND ? await kindOfRun() : route.kind;
-  if (kind !== AUTO_KIND) void askEarly(heatPath(route.run, heatQuery({ ...route, kind })), BLOCK);
+  // A run that is not there yet is waited for, not asked about.
+  const run = listed();
+  const ask = (/** @type {string} */ kind) => void askEarly(heatPath(route.run, heatQuery({ ...route, kind })), BLOCK, run.then((found) => found !== null));
+  if (route.kind !== AUTO_KIND) ask(route.kind);
+  else {
+    const kind = kindOf(await run);
+    if (kind !== AUTO_KIND) ask(kind);
+  }
 }
 askedAll();
 
-/** What the page will settle on. */
-async function kindOfRun() {
-  /** @type {import("./data/types.js").RunItem[]} */
-  const found = (await (await runs)?.clone().json()) ?? [];
-  return kindOf(found.find((run) => run.name === route.run) ?? null);
+/** @returns {Promise<import("./data/types.js").RunItem | null>} null: no such run, or no answer that can be read */
+async function listed() {
+  try {
+    /** @type {import("./data/types.js").RunItem[]} */
+    const found = (await (await runs)?.clone().json()) ?? [];
+    return found.find((run) => run.name === route.run) ?? null;
+  } catch {
+    return null; // who needs it asks for it again, and says what is wrong
+  }
 }

@@ -17,10 +17,14 @@ const SILENT_MS = 25_000;
 
 const LOOK_MS = 5000;
 
+/** What the server closes with when a session has ended. */
+const POLICY = 1008;
+
 /**
- * @param {{ onMessage: (message: any) => void, onBlock: (block: Block) => void, onLink: (link: Link) => void, onOpen: (again: boolean) => void }} handlers
+ * @param {{ onMessage: (message: any) => void, onBlock: (block: Block) => void, onLink: (link: Link) => void, onOpen: (again: boolean) => void, onRefused: () => void }} handlers
+ * onRefused: the server may no longer know who asks
  */
-export function createLive({ onMessage, onBlock, onLink, onOpen }) {
+export function createLive({ onMessage, onBlock, onLink, onOpen, onRefused }) {
   /** @type {WebSocket | null} */
   let socket = null;
   /** @type {number | undefined} */
@@ -43,6 +47,7 @@ export function createLive({ onMessage, onBlock, onLink, onOpen }) {
     const own = (socket = new WebSocket(url));
     own.binaryType = "arraybuffer";
     own.onopen = () => {
+      refused = false;
       failures = 0;
       lostAt = null;
       heardAt = Date.now();
@@ -56,7 +61,11 @@ export function createLive({ onMessage, onBlock, onLink, onOpen }) {
       if (typeof data === "string") onMessage(JSON.parse(data));
       else onBlock(decodeBlock(data));
     };
-    own.onclose = () => lose(own);
+    let refused = true;
+    own.onclose = ({ code }) => {
+      if (socket === own && (refused || code === POLICY)) onRefused();
+      lose(own);
+    };
   }
 
   /** @param {WebSocket | null} own */

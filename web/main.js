@@ -6,6 +6,7 @@ import { parseRoute } from "./data/route.js";
 import { createStore } from "./data/store.js";
 import { languageFrom } from "./data/words.js";
 import { learn, translator } from "./i18n/index.js";
+import { keep, kept } from "./kept.js";
 import { createNewest } from "./newest.js";
 import { createPlaces, fetched } from "./places.js";
 import { createRunList } from "./run-list.js";
@@ -21,13 +22,15 @@ const REST_MS = 1000;
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 const wishesLight = matchMedia("(prefers-color-scheme: light)");
-const chosenTheme = () => localStorage.getItem("floatscope.theme");
+/** Where the system picks the colours, pictures must go with its page. */
+const forced = matchMedia("(forced-colors: active)");
+const chosenTheme = () => kept("floatscope.theme");
 
 const store = createStore(
   initialState({
     route: parseRoute(location.hash),
     width: innerWidth,
-    language: languageFrom(localStorage.getItem("floatscope.language"), navigator.languages),
+    language: languageFrom(kept("floatscope.language"), navigator.languages),
     theme: themeNow(),
   }),
   (flush) => requestAnimationFrame(flush),
@@ -39,7 +42,7 @@ const list = createRunList(store, controller);
 /** @returns {import("./data/colour.js").Theme} */
 function themeNow() {
   const chosen = chosenTheme();
-  return chosen === "dark" || chosen === "light" ? chosen : wishesLight.matches ? "light" : "dark";
+  return !forced.matches && (chosen === "dark" || chosen === "light") ? chosen : wishesLight.matches ? "light" : "dark";
 }
 
 const actions = {
@@ -52,7 +55,7 @@ const actions = {
   },
   /** @param {import("./data/words.js").Language} language */
   async setLanguage(language) {
-    localStorage.setItem("floatscope.language", language);
+    keep("floatscope.language", language);
     try {
       await fetched(learn(language));
       store.set({ language });
@@ -63,8 +66,8 @@ const actions = {
   },
   /** @param {import("./data/colour.js").Theme} theme */
   setTheme(theme) {
-    localStorage.setItem("floatscope.theme", theme);
-    store.set({ theme });
+    keep("floatscope.theme", theme);
+    store.set({ theme: themeNow() });
   },
 };
 
@@ -99,7 +102,7 @@ addEventListener("resize", () => (store.set({ width: innerWidth }), list.scrolle
 addEventListener("scroll", list.scrolled, { passive: true });
 addEventListener("online", controller.retry);
 addEventListener("offline", controller.offline);
-wishesLight.addEventListener("change", () => store.set({ theme: themeNow() }));
+for (const wish of [wishesLight, forced]) wish.addEventListener("change", () => store.set({ theme: themeNow() }));
 setInterval(() => store.set({ now: Date.now() }), 1000);
 places.follow(store.get());
 await learn(store.get().language);

@@ -103,6 +103,16 @@ def test_a_configuration_is_searched_and_held_against_another(visit: Visit) -> N
     assert (head["x"], head["y"] + head["height"]) == pytest.approx((body["x"], body["y"]), abs=1)
     expect(rows.nth(0)).to_contain_text("bfloat16")
     expect(rows.nth(1)).to_contain_text("arguments.trainer.nested.lr")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    tops = [
+        page.get_by_role("button", name=f"Copy {format_}", exact=True).bounding_box() for format_ in ("JSON", "YAML")
+    ]
+    field = page.get_by_label("Compare with").bounding_box()
+    assert field is not None
+    for top in tops:
+        assert top is not None
+        assert top["y"] + top["height"] / 2 == pytest.approx(field["y"] + field["height"] / 2, abs=2)
+    page.set_viewport_size({"width": 1440, "height": 900})
     page.get_by_label("Find").fill("batch")
     expect(rows).to_have_count(1)
     assert "find=batch" in page.url

@@ -66,6 +66,21 @@ def test_a_stream_with_every_tenth_step(store: Store, pen: MakePen, make: Make) 
         np.testing.assert_allclose(shown[there, column], seen[there], rtol=1e-6)
 
 
+def test_a_stretch_without_steps_is_not_said_to_have_been_dropped(store: Store, pen: MakePen, make: Make) -> None:
+    rng = np.random.default_rng(0)
+    one = _pen(store, pen, make)
+    for step in (0, 40, 4000, 6000):
+        deliver(one, [random_frame(rng, step, 2, range(kept.LAYERS))])
+    kept.seal(store)
+    assert kept.raw_tiles(store) == [0, 2, 250]
+    for first, last in ((0, 999), (10, 4001), (500, 3000), (64, 127)):
+        assert kept.window(store, first, last).resolution == 1
+    kept.retain(store, raw_keep_steps=16)
+    kept.keep(store)
+    asked = ((0, 999), (64, 127), (3000, 4001))
+    assert [kept.window(store, first, last).resolution for first, last in asked] == [4, 1, 1]
+
+
 def test_nothing_but_nan(store: Store, pen: MakePen, make: Make) -> None:
     one = _pen(store, pen, make)
     for first in range(0, 1000, 50):

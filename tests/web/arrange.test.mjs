@@ -28,6 +28,12 @@ test("a filter is a part of a name, or a whole one with wildcards; nothing in it
   assert.deepEqual(names({ ...ALL, filter: "0.*" }), []);
   assert(matcher("a.(b")("x.a.(b"));
   assert(!matcher("a.b?")("aXbc"));
+  for (const [pattern, name] of [["*a*b", "xaabab"], ["?*?", "ab"], ["**", ""], ["a*", "a"], ["*\n?", "a\nb"]]) assert(matcher(pattern ?? "")(name ?? ""), pattern);
+  for (const [pattern, name] of [["?*?", "a"], ["*a*b", "xaba"], ["?", ""], ["a*a", "a"]]) assert(!matcher(pattern ?? "")(name ?? ""), pattern);
+});
+
+test("a filter of many wildcards takes no longer than another", () => {
+  assert(!matcher(`${"*?".repeat(12)}*z`)("model.layers.377.attention.query_key_value"));
 });
 
 test("the worst comes first, what is not finite before it, what was not seen last", () => {

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { balanceOf, bandsOf, cardKey, cardsOf, cellsOf, inOrder, meansOf, phaseShares, readingsFrom, readingsOf, recentSpan, stepAt, stepMarks, timeOf, timeTicks, wholeSpan } from "../../web/data/cards.js";
+import { balanceOf, bandsOf, cardKey, cardsOf, cellsOf, inOrder, meansOf, phaseShares, readingsFrom, readingsOf, recentSpan, rowName, stepAt, stepMarks, timeOf, timeTicks, wholeSpan } from "../../web/data/cards.js";
 import { emptySeries } from "../../web/data/series.js";
+import { start } from "../../web/data/text.js";
 
 const GIB = 2 ** 30;
 
@@ -82,4 +83,10 @@ test("phases come in the order of a step and add up", () => {
   assert.deepEqual(inOrder(["phase/optimizer_s", "phase/zz_s", "phase/data_s"]), ["phase/data_s", "phase/optimizer_s", "phase/zz_s"]);
   const phases = [{ ...emptySeries("phase/data_s"), steps: [0, 1], values: [1, NaN] }, { ...emptySeries("phase/forward_s"), steps: [0, 1], values: [3, 3] }, emptySeries("phase/none")];
   assert.deepEqual(phaseShares(phases).map(({ share }) => share), [0.25, 0.75, NaN]);
+});
+
+test("rows of cards are told apart where there is little room", () => {
+  const names = ["AMD Instinct MI300X", "NVIDIA H100 80GB HBM3 of a very long name"].flatMap((name) => [0, 1].map((index) => start(rowName({ rank: 12, index, name, backend: "cuda" }), 23)));
+  assert.deepEqual(names, ["12 \u00b7 0 \u00b7 MI300X", "12 \u00b7 1 \u00b7 MI300X", "12 \u00b7 0 \u00b7 H100 80GB HBM\u2026", "12 \u00b7 1 \u00b7 H100 80GB HBM\u2026"]);
+  assert(start("12 \u00b7 0 \u00b7 MI300X", 23) === "12 \u00b7 0 \u00b7 MI300X" && start("abc def", 5) === "abc\u2026");
 });

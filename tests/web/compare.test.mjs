@@ -39,3 +39,10 @@ test("layers that both have are told apart, the largest difference first", () =>
   assert.deepEqual([found.onlyA, found.onlyB], [["mine"], ["its"]]);
   assert.equal(apart(a, b, "headroom").rows.find(({ name }) => name === "y")?.largest, -3);
 });
+
+test("of layers that are not finite on one side the largest difference comes first too", () => {
+  const layers = ["a", "b", "c"].map((name, index) => ({ index, name }));
+  const answer = (/** @type {import("../../web/data/json.js").JsonNumber[][]} */ values) => ({ layers, columns: [0, 1], cell: 1, values });
+  const found = apart(answer([[1, "NaN"], [1, "NaN"], [1, 1]]), answer([[2, 1], [-4, 1], [90, 1]]), "headroom");
+  assert.deepEqual(found.rows.map(({ name }) => name), ["b", "a", "c"]);
+});

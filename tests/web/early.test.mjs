@@ -24,6 +24,21 @@ test("an early answer is given once, while it is fresh", async () => {
   }
 });
 
+test("a question that waits for another is held from the start, and not asked where it need not be", async () => {
+  /** @type {string[]} */
+  const asked = [];
+  globalThis.fetch = async (path) => (asked.push(String(path)), new Response("{}"));
+  try {
+    void askEarly("/there", JSON_TYPE, Promise.resolve(true));
+    void askEarly("/not there", JSON_TYPE, Promise.resolve(false));
+    assert.equal((await early("/there"))?.status, 200);
+    assert.equal(await early("/not there"), null);
+    assert.deepEqual(asked, ["/there"]);
+  } finally {
+    globalThis.fetch = fetch;
+  }
+});
+
 test("a refusal is asked for again", async () => {
   globalThis.fetch = async () => new Response("", { status: 401 });
   try {

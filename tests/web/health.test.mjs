@@ -115,6 +115,9 @@ test("figures as an instrument shows them", () => {
   assert.equal(text.powerOfTwo(65536), "2\u00b9\u2076");
   assert.equal(text.powerOfTwo(0.5), "2\u207b\u00b9");
   assert.equal(text.powerOfTwo(3), "3.000");
+  assert.equal(text.powerOfTwo(1), "1");
+  // Rounded up, the next power of ten has no digit more.
+  assert.deepEqual([0.99999, 9.9999, 99.999, 0.999, 12345.6].map(text.figure), ["1.000", "10.00", "100.0", "0.9990", "12346"]);
   assert.equal(text.percent(0.1234), "12.3 %");
   assert.equal(text.percent(0.00123), "0.12 %");
   assert.equal(text.duration(3725), "01:02:05");

@@ -36,6 +36,7 @@ test("what a stranger typed falls back instead of breaking", () => {
   assert.equal(parseRoute("#/run/x?metric=constructor").metric, "headroom");
   assert.deepEqual(parseRoute("#/run/x?from=-1&to=1e9&step=abc"), { ...RUN, run: "x" });
   assert.equal(parseRoute("#/run/x?from=9&to=3").to, null);
+  assert.deepEqual(parseRoute("#/run/x?format=fp7&layer="), { ...RUN, run: "x" });
   assert.deepEqual(parseRoute("#/alerts/nowhere?state=x&severity=grave&order=&alert=1e9&endpoint=-1&outcome=lost"), { ...HOME, page: "alerts" });
 });
 

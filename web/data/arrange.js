@@ -2,7 +2,7 @@
 
 import { MISSING_BITS, bitsOf } from "./fsb1.js";
 import { blockOf } from "./geometry.js";
-import { mergeRow, worstBits } from "./grid.js";
+import { mergeRow } from "./grid.js";
 
 /** @typedef {import("./grid.js").Grid} Grid */
 /** @typedef {import("./grid.js").HeatLayer} HeatLayer */
@@ -25,9 +25,24 @@ export const UNKNOWN = "?";
 export function matcher(filter) {
   const wanted = filter.trim().toLowerCase();
   if (!/[*?]/.test(wanted)) return (name) => name.toLowerCase().includes(wanted);
-  const pattern = wanted.replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
-  const whole = new RegExp(`^${pattern}$`, "s");
-  return (name) => whole.test(name.toLowerCase());
+  return (name) => globbed(wanted, name.toLowerCase());
+}
+
+/**
+ * Whether a pattern with * and ? is the whole name. Not a regular expression: those try every way to share a name out
+ * among several *, which took minutes for a dozen of them. Here only the last * ever takes more.
+ * @param {string} pattern @param {string} name
+ */
+function globbed(pattern, name) {
+  let [p, n, star, taken] = [0, 0, -1, 0];
+  while (n < name.length) {
+    if (pattern[p] === "*") [star, taken] = [p++, n];
+    else if (pattern[p] === "?" || pattern[p] === name[n]) [p, n] = [p + 1, n + 1];
+    else if (star >= 0) [p, n] = [star + 1, ++taken];
+    else return false;
+  }
+  while (pattern[p] === "*") p++;
+  return p === pattern.length;
 }
 
 /**
@@ -55,21 +70,19 @@ export function arrange(grid, wanted, types) {
     if (held) held.push(one);
     else byGroup.set(group, [one]);
   }
-  /** @type {{ line: Line, rows: number[], worst: number }[]} */
+  /** @type {{ line: Line, rows: number[], badness: number }[]} */
   const drawn = [];
-  const worst = (/** @type {number[]} */ held) => (wanted.sort === "worst" ? worstOf(grid, held) : MISSING_BITS);
-  const sorted = (/** @type {typeof drawn} */ lines) => order(lines, wanted.sort, grid.meta.worst === "min");
+  const badness = (/** @type {number[]} */ held) => (wanted.sort === "worst" ? badnessOf(grid, held) : 0);
   const blocks = [...byGroup].map(([group, held]) => {
-    const layers = held.map(({ layer, row }) => ({ line: { ...layer, group, members: 1 }, rows: [row], worst: worst([row]) }));
-    if (wanted.group === "" || held.length === 1 || wanted.open.includes(group)) return sorted(layers);
+    if (wanted.group === "" || held.length === 1 || wanted.open.includes(group)) return order(held.map(({ layer, row }) => ({ line: { ...layer, group, members: 1 }, rows: [row], badness: badness([row]) })), wanted.sort);
     const all = held.map(({ row }) => row);
     const formats = new Set(held.map(({ layer }) => layer.format));
     const [first] = held;
     const line = { index: -1, name: group, format: formats.size === 1 ? (first?.layer.format ?? null) : null, order: first?.layer.order ?? 0, group, members: held.length };
-    return [{ line, rows: all, worst: worst(all) }];
+    return [{ line, rows: all, badness: badness(all) }];
   });
   // Groups stand where their first line belongs.
-  const heads = order(blocks.map((block) => /** @type {typeof drawn[number]} */ (block[0])), wanted.sort, grid.meta.worst === "min");
+  const heads = order(blocks.map((block) => /** @type {typeof drawn[number]} */ (block[0])), wanted.sort);
   const blockOfHead = new Map(blocks.map((block) => [block[0], block]));
   for (const head of heads) for (const line of blockOfHead.get(head) ?? []) drawn.push(line);
   const lineOf = new Map();
@@ -84,37 +97,33 @@ export function arrange(grid, wanted, types) {
 }
 
 /**
- * @template {{ line: Line, worst: number }} T
- * @param {T[]} lines in order of execution @param {string} sort @param {boolean} least whether less is worse @returns {T[]}
+ * @template {{ line: Line, badness: number }} T
+ * @param {T[]} lines in order of execution @param {string} sort @returns {T[]}
  */
-function order(lines, sort, least) {
+function order(lines, sort) {
   if (sort === "name") return lines.toSorted((a, b) => (a.line.name < b.line.name ? -1 : a.line.name > b.line.name ? 1 : 0));
   if (sort !== "worst") return lines;
-  const badness = (/** @type {number} */ bits) => {
-    if (bits === MISSING_BITS) return Infinity;
-    const [value = NaN] = new Float32Array(Uint32Array.of(bits).buffer);
-    return Number.isNaN(value) ? -Infinity : least ? value : -value;
-  };
-  const keyed = lines.map((line) => ({ line, key: badness(line.worst) }));
-  return keyed.sort((a, b) => (a.key === b.key ? 0 : a.key < b.key ? -1 : 1)).map(({ line }) => line);
+  return lines.toSorted((a, b) => (a.badness === b.badness ? 0 : a.badness < b.badness ? -1 : 1));
 }
 
-/** Bits of the worst value of some rows over all columns. @param {Grid} grid @param {readonly number[]} rows */
-function worstOf(grid, rows) {
+/**
+ * What the worst cell of some rows is sorted by: the least comes first. Every cell of a run with thousands of layers
+ * passes through here, so nothing is made in it.
+ * @param {Grid} grid @param {readonly number[]} rows @returns {number} -Infinity: not finite; Infinity: nothing was seen
+ */
+function badnessOf(grid, rows) {
+  const { values, bits, stride, columns } = grid;
   const least = grid.meta.worst === "min";
-  let held = MISSING_BITS;
+  let best = least ? Infinity : -Infinity;
   for (const row of rows) {
-    const start = row * grid.stride;
-    let best = NaN;
-    for (let at = start, end = start + grid.columns; at < end; at++) {
-      const value = /** @type {number} */ (grid.values[at]);
-      if (value !== value) {
-        if (grid.bits[at] !== MISSING_BITS) return /** @type {number} */ (grid.bits[at]);
-      } else if (best !== best || (least ? value < best : value > best)) best = value;
+    const end = row * stride + columns;
+    for (let at = row * stride; at < end; at++) {
+      const value = /** @type {number} */ (values[at]);
+      if (least ? value < best : value > best) best = value;
+      else if (value !== value && bits[at] !== MISSING_BITS) return -Infinity;
     }
-    if (best === best) held = worstBits(held, bitsOf(Float32Array.of(best))[0] ?? MISSING_BITS, least);
   }
-  return held;
+  return least ? best : -best;
 }
 
 /** @param {Grid} grid @param {readonly { line: Line, rows: readonly number[] }[]} drawn @returns {Grid} a grid of these lines */
@@ -127,11 +136,11 @@ function gathered(grid, drawn) {
   const bits = bitsOf(values).fill(MISSING_BITS);
   drawn.forEach(({ rows }, line) => {
     const to = line * grid.stride;
-    for (const row of rows) {
+    rows.forEach((row, nth) => {
       const from = row * grid.stride;
-      if (rows.length === 1) bits.set(grid.bits.subarray(from, from + grid.columns), to);
+      if (nth === 0) bits.set(grid.bits.subarray(from, from + grid.columns), to);
       else mergeRow({ values, bits }, to, grid, from, grid.columns, least);
-    }
+    });
   });
   return { ...grid, meta: { ...grid.meta, layers }, values, bits, rows: new Map() };
 }

@@ -1,6 +1,7 @@
 /** The cards of a run by time: whose reading is whose, cells of the heat map, where memory went. Unknown is never zero. */
 
 import { number, numbers } from "./json.js";
+import { chipWord } from "./run-progress.js";
 import { linearTicks } from "./ticks.js";
 
 /** @typedef {import("./types.js").DeviceSample} DeviceSample */
@@ -250,3 +251,6 @@ export function phaseShares(phases) {
   const whole = spent.reduce((total, { seconds: own }) => total + (Number.isNaN(own) ? 0 : own), 0);
   return spent.map(({ name, seconds: own }) => ({ name, seconds: own, share: whole > 0 ? own / whole : NaN }));
 }
+
+/** What stands before a card's row: first what tells it from the others. @param {Pick<DeviceSample, "rank" | "index" | "name" | "backend">} card */
+export const rowName = ({ rank, index, name, backend }) => `${rank} \u00b7 ${index} \u00b7 ${chipWord(name ?? backend)}`;

@@ -93,7 +93,7 @@ export function smoothed(series, width) {
 /**
  * How far `b` is from `a` in each layer that both have, over the steps that both have: the difference, for "absmax" the ratio in log2.
  * @param {HeatAnswer} a @param {HeatAnswer} b @param {string} metric
- * @returns {{ rows: Row[], onlyA: string[], onlyB: string[], columns: number[], cell: number }} rows: the largest difference first, whatever its sign
+ * @returns {{ rows: Row[], onlyA: string[], onlyB: string[], columns: number[], cell: number }} rows: those with columns that only one has finite first, then the largest difference, whatever its sign
  */
 export function apart(a, b, metric) {
   const placeB = new Map(b.columns.map((step, i) => [step, i]));
@@ -120,7 +120,7 @@ export function apart(a, b, metric) {
     });
     rows.push({ name, values, largest, at, mean: n > 0 ? sum / n : NaN, broken });
   });
-  const size = (/** @type {Row} */ row) => (row.broken > 0 ? Infinity : Number.isFinite(row.largest) ? Math.abs(row.largest) : -1);
-  rows.sort((one, two) => (size(one) === size(two) ? 0 : size(two) - size(one)));
+  const size = (/** @type {Row} */ row) => (Number.isFinite(row.largest) ? Math.abs(row.largest) : -1);
+  rows.sort((one, two) => Number(two.broken > 0) - Number(one.broken > 0) || size(two) - size(one));
   return { rows, onlyA: a.layers.filter((layer) => !rowB.has(layer.name)).map((layer) => layer.name), onlyB: b.layers.filter((layer) => !namesA.has(layer.name)).map((layer) => layer.name), columns: columns.map(({ step }) => step), cell: a.cell };
 }

@@ -206,7 +206,11 @@ export function poolRows(grid, limit) {
   const lines = Math.ceil(rows / each);
   const least = grid.meta.worst === "min";
   const values = new Float32Array(lines * grid.columns);
-  const bits = bitsOf(values).fill(MISSING_BITS);
-  for (let row = 0; row < rows; row++) mergeRow({ values, bits }, Math.floor(row / each) * grid.columns, grid, row * grid.stride, grid.columns, least);
+  const bits = bitsOf(values);
+  for (let row = 0; row < rows; row++) {
+    const [from, to] = [row * grid.stride, Math.floor(row / each) * grid.columns];
+    if (row % each === 0) bits.set(grid.bits.subarray(from, from + grid.columns), to);
+    else mergeRow({ values, bits }, to, grid, from, grid.columns, least);
+  }
   return { bits, lines, each, columns: grid.columns };
 }

@@ -1,6 +1,7 @@
 /** The view's state as the fragment of the address: a link shows a colleague exactly what you see. */
 
 import { DESK, formatDesk, parseDesk } from "./desk-route.js";
+import { formats } from "./formats.js";
 import { METRICS } from "./scale.js";
 import { RUN_TABS, ownFields } from "./tab-fields.js";
 
@@ -66,10 +67,10 @@ export function parseRoute(hash) {
     tab: place,
     kind: metric === OF_UPDATES && kind === AUTO_KIND ? "update" : kind,
     metric: fits(metric, kind) ? metric : HOME.metric,
-    format: fields.get("format") ?? HOME.format,
+    format: oneOf(fields.get("format"), [HOME.format, ...formats.keys()], HOME.format),
     from,
     to: from !== null && to !== null && to < from ? null : to,
-    layer: fields.get("layer"),
+    layer: fields.get("layer") || null,
     step: step(fields.get("step")),
     own: ownFields(comparing ? "compare" : inRun ? place : "runs", (field) => fields.get(field)),
     desk: DESK,

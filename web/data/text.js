@@ -24,7 +24,8 @@ export function figure(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size >= 1e5 || size < 1e-3) return exponent(value);
-  const digits = Math.max(0, 3 - Math.floor(Math.log10(size)));
+  // Of what it rounds to: 0.99999 is 1.000, with no digit more than 1 has.
+  const digits = Math.max(0, 3 - Math.floor(Math.log10(Number(size.toPrecision(4)))));
   return fixed(value, Math.min(digits, 6));
 }
 
@@ -44,7 +45,8 @@ export function tickLabel(value) {
 
 /** 65536 as 2^16, other values as figures. @param {number | undefined} value */
 export function powerOfTwo(value) {
-  if (value !== undefined && value > 0 && Number.isInteger(Math.log2(value)) && value !== 1) return `2${superscript(Math.log2(value))}`;
+  if (value === 1) return "1"; // 2 to the 0 says less
+  if (value !== undefined && value > 0 && Number.isInteger(Math.log2(value))) return `2${superscript(Math.log2(value))}`;
   return figure(value);
 }
 
@@ -98,6 +100,11 @@ export function clock(ms, now) {
 /** The end of a layer's name says more than its start. @param {string} name @param {number} length */
 export function tail(name, length) {
   return name.length <= length ? name : `\u2026${name.slice(name.length - length + 1)}`;
+}
+
+/** As much as there is room for, of what says the most at its start. @param {string} text @param {number} length */
+export function start(text, length) {
+  return text.length <= length ? text : `${text.slice(0, length - 1).trimEnd()}\u2026`;
 }
 
 /** A value of a metric with its unit. @param {string} metric @param {number | undefined} value @param {string} bitsUnit */

@@ -33,6 +33,8 @@ export const en = {
   "what.histogram": "histogram",
   "note.loading": "Loading {what}",
   "note.unreachable": "The server does not answer.",
+  "note.garbled": "The answer cannot be read.",
+  "note.garbled_hint": "It is not what floatscope server sends. Does something between it and you answer in its place, or is the page of another version?",
   "note.unreachable_hint": "What you see is the last that was received. Is floatscope server still running?",
   "note.retry": "Try again now",
   "signin.title": "Sign in",

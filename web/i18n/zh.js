@@ -34,6 +34,8 @@ export const zh = {
   "what.histogram": "直方图",
   "note.loading": "正在加载{what}",
   "note.unreachable": "服务器没有应答。",
+  "note.garbled": "无法读懂返回的内容。",
+  "note.garbled_hint": "它不是 floatscope server 发出的。是否有代理代为应答，或页面与服务器版本不同？",
   "note.unreachable_hint": "当前显示的是最后收到的数据。floatscope server 是否仍在运行？",
   "note.retry": "立即重试",
   "signin.title": "登录",

@@ -85,6 +85,7 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
       }
       else now.act.navigate({ from: Math.min(start.step, cell.step), to: Math.max(start.step, cell.step) });
     },
+    pointercancel: abandon,
     /** @param {PointerEvent} event */
     pointerleave(event) {
       if (event.pointerType !== "touch" && document.activeElement !== element) point(data(), null);
@@ -122,7 +123,7 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
         "=": () => zoom(from.step, 0.5),
         "-": () => zoom(from.step, 2),
         0: () => act.navigate({ from: null, to: null }),
-        Escape: () => point(now, null),
+        Escape: () => (pressed ? abandon() : point(now, null)),
       };
       const action = keys[event.key];
       if (!action) return;
@@ -130,6 +131,12 @@ export function attachInput(element, { data, cellAt, inPlot, twoFingers, setDrag
       action();
     },
   };
+
+  /** A drag that has come to nothing. */
+  function abandon() {
+    pressed = null;
+    setDrag(null);
+  }
 
   /** @param {import("./heat-canvas.js").HeatData | null} now @param {Cursor | null} cursor */
   function point(now, cursor) {

@@ -30,8 +30,8 @@ export function failure({ t, act }, error) {
   return h(
     "div",
     { class: "note failed", role: "alert" },
-    h("strong", null, silent ? t("note.unreachable") : error.message),
-    h("p", null, silent ? t("note.unreachable_hint") : error.hint),
+    h("strong", null, silent ? t(`note.${error.code}`) : error.message),
+    h("p", null, silent ? t(`note.${error.code}_hint`) : error.hint),
     h("button", { type: "button", onclick: act.retry }, t("note.retry")),
     silent ? null : h("code", null, error.code),
   );

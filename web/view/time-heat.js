@@ -3,7 +3,7 @@
 import { colour } from "../data/scale.js";
 import { css, palettes } from "../data/colour.js";
 import { RIGHT, gutterFor } from "../data/geometry.js";
-import { count, tail } from "../data/text.js";
+import { count, start } from "../data/text.js";
 import { timeTicks } from "../data/cards.js";
 import { addCanvas, inkOf, line, onResize, prepare } from "./canvas.js";
 
@@ -86,7 +86,7 @@ export function createTimeHeat(element) {
     names.forEach((name, row) => {
       if (row % every !== 0 && row !== chosen) return;
       context.fillStyle = row === chosen ? ink.text : ink.muted;
-      context.fillText(tail(name, room), gutter - 8, TOP + row * each + (each - 1) / 2 + 0.5);
+      context.fillText(start(name, room), gutter - 8, TOP + row * each + (each - 1) / 2 + 0.5);
     });
     context.font = font;
     context.fillStyle = ink.muted;

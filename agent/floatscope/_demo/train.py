@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server=options.server,
         activations_every=1,
         weights_every=1,
+        updates_every=10,
         overhead_budget=0,
     ) as scope:
         deadline = time.monotonic() + options.seconds

@@ -140,7 +140,8 @@ class Sealed:
         for segment in segments(self.geometry, level=level, first=first, end=end, sealed=self.sealed):
             self._read(segment)
 
-    def _read(self, segment: Segment) -> None:
+    def _read(self, segment: Segment, *, instead: bool = False) -> None:
+        """``instead`` of finer tiles, which are not there."""
         pieces = self._pieces(segment)
         for first, end in _gaps(segment, pieces):
             # Nothing was observed, or the detail has been dropped: then the next level has it.
@@ -148,10 +149,9 @@ class Sealed:
             cell, below = self.geometry.cell(level), self.geometry.span(segment.level)
             coarser = Segment(level, first // cell * cell, min(-(-end // cell) * cell, self.sealed // below * below))
             if coarser.end > coarser.first:
-                self._read(coarser)
+                self._read(coarser, instead=True)
         if not pieces:
             return
-        self.coarsest = max(self.coarsest, self.geometry.cell(segment.level))
         sources = {
             (what, block): self._sources(segment.level, what, block, pieces)
             for what in self._needed(segment.level)
@@ -160,14 +160,19 @@ class Sealed:
         keys = dict.fromkeys(piece.key for found in sources.values() for piece in found)
         tiles = self.cache.get(self.session, _TILE if segment.level else _RAW, list(keys))
         self.damaged |= {key for key in keys if key.id not in tiles or tiles[key.id].values is None}
+        seen = not instead
         for block, (rows, of_block) in self._blocks.items():
             strips = {
                 what: _strip(segment, self.geometry, sources[what, block], tiles, of_block)
                 for what in self._needed(segment.level)
                 if sources[what, block]
             }
+            # Where nothing was observed, nothing has been dropped.
+            seen = seen or not all(is_missing(strip.values).all() for strip in strips.values())
             for what in self.wanted:
                 self._add(segment, what, rows, strips)
+        if seen:
+            self.coarsest = max(self.coarsest, self.geometry.cell(segment.level))
 
     def _needed(self, level: int) -> list[Wanted]:
         """The planes of ``level`` that ``wanted`` are made of."""

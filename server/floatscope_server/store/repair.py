@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, and_, delete, select
 from sqlmodel import Session, col
 
 from floatscope_server.models import (
@@ -175,22 +175,19 @@ def _mend_chunk(session: Session, suspect: Suspect) -> Mending | None:
     return Mending(text=text, apply=apply)
 
 
-def _state_of(
-    table: type[HistTile] | type[ScalarChunk], number: int
-) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _state_of(table: type[HistTile] | type[ScalarChunk], number: int) -> tuple[ColumnElement[bool], ...]:
     """Where the state of its stream and attempt is."""
     if table is HistTile:
         of_tile = col(HistTile.id) == number
-        stream, attempt = select(col(HistTile.stream_id)).where(of_tile), select(col(HistTile.attempt)).where(of_tile)
-    else:
-        of_series = select(col(ScalarChunk.series_id)).where(col(ScalarChunk.id) == number).scalar_subquery()
-        attempt = select(col(ScalarSeries.attempt)).where(col(ScalarSeries.id) == of_series)
-        stream = (
-            select(col(Stream.id))
-            .join(ScalarSeries, col(ScalarSeries.stream) == col(Stream.name))
-            .where(col(ScalarSeries.run_id) == col(Stream.run_id), col(ScalarSeries.id) == of_series)
+        return (
+            col(StreamState.stream_id).in_(select(col(HistTile.stream_id)).where(of_tile)),
+            col(StreamState.attempt).in_(select(col(HistTile.attempt)).where(of_tile)),
         )
-    return col(StreamState.stream_id).in_(stream), col(StreamState.attempt).in_(attempt)
+    of_series = select(col(ScalarChunk.series_id)).where(col(ScalarChunk.id) == number).scalar_subquery()
+    of_name = col(ScalarSeries.run_id) == col(Stream.run_id), col(ScalarSeries.stream) == col(Stream.name)
+    streams = select(col(Stream.id)).join(ScalarSeries, and_(*of_name)).where(col(ScalarSeries.id) == of_series)
+    attempts = select(col(ScalarSeries.attempt)).where(col(ScalarSeries.id) == of_series)
+    return col(StreamState.stream_id).in_(streams), col(StreamState.attempt).in_(attempts)
 
 
 def _mend_frame(session: Session, suspect: Suspect) -> Mending | None:

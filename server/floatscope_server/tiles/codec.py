@@ -193,7 +193,8 @@ def _canonical(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> tupl
 
 def _rounded(values: npt.NDArray[np.float32], keep_bits: int, plain: bool) -> npt.NDArray[np.float32]:
     """Finite values to the nearest with ``keep_bits`` bits of mantissa, ties to even. What would round to infinity is
-    cut off instead: a finite value stays finite. ``plain``: there are no others."""
+    cut off instead: a finite value stays finite. Subnormals are kept whole: their leading zeros are part of the
+    mantissa, and the smallest would become 0. ``plain``: there are no others."""
     bits = values.view(np.uint32)
     drop = np.uint32(23 - keep_bits)
     mask = np.uint32((0xFFFFFFFF << int(drop)) & 0xFFFFFFFF)
@@ -206,9 +207,17 @@ def _rounded(values: npt.NDArray[np.float32], keep_bits: int, plain: bool) -> np
     over = (rounded & _EXPONENT) == _EXPONENT
     if over.any():
         rounded = np.where(over, bits & mask, rounded)
+    small = bits << np.uint32(1)
+    # Zeros wrap around: mostly there is nothing left to do.
+    small -= np.uint32(1)
+    subnormal = small < _SUBNORMAL
+    if subnormal.any():
+        rounded = np.where(subnormal, bits, rounded)
     if not plain:
         rounded = np.where((bits & _EXPONENT) == _EXPONENT, bits, rounded)
     return rounded.view(np.float32)
 
 
 _EXPONENT = np.uint32(0x7F800000)
+_SUBNORMAL = np.uint32(0x00FFFFFF)
+"""Twice the bits of the smallest normal number, less one."""

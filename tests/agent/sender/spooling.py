@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
-from floatscope import wire
+from floatscope import _cli, wire
 from floatscope._packing import Batch, Loss
 from floatscope._sender import Sender
 from floatscope._spool._entries import buffers_of
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._segments import Segments
+from floatscope._spool._spooler import SpoolPlace
 
-__all__ = ["WRITER", "new_outbox", "on_disk", "spool"]
+__all__ = ["WRITER", "assert_numbered", "end", "new_outbox", "on_disk", "spool", "sync"]
 
 WRITER = "0" * 32
 
@@ -51,3 +53,20 @@ def spool(folder: Path, batches: int, *, size: int, segment_bytes: int = 1 << 20
         segments.append(buffers, entries[0].seq, entries[-1].end)
         outbox.written()
     segments.forget_descriptors()
+
+
+def sync(place: SpoolPlace, *more: str) -> int:
+    """``floatscope sync`` on the folder: its exit status."""
+    return _cli.main(["sync", str(place.directory), *more])
+
+
+def end(sender: Sender) -> None:
+    """Close, and wait until the folder is free: a slow machine needs longer for it than a training is made to wait."""
+    sender.close("finished")
+    for thread in sender._spool_threads:
+        thread.join(60.0)
+
+
+def assert_numbered(batches: Sequence[wire.Block | wire.Gap]) -> None:
+    """Without a hole, each once."""
+    assert [batch.seq for batch in batches] == [*range(1, len(batches) + 1)]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from floatscope import _cli, wire
+from floatscope import wire
 from floatscope._conversation import Timing
 from floatscope._sender import Limits, Sender
-from floatscope._spool import _segments, _spooler
-from floatscope._spool._home import About, Folder
+from floatscope._spool import _segments
+from floatscope._spool._home import Folder
 from floatscope._spool._leftovers import deliver
 from floatscope._spool._outbox import SpooledOutbox
 from floatscope._spool._spooler import SpoolPlace
-from tests.agent.sender.spooling import WRITER, on_disk
+from tests.agent.sender.spooling import WRITER, assert_numbered, end, on_disk, sync
 from tests.faults import FaultProxy
 
 if TYPE_CHECKING:
@@ -34,17 +31,6 @@ if TYPE_CHECKING:
     Until = Callable[..., None]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-
-
-def sync(place: SpoolPlace, *more: str) -> int:
-    return _cli.main(["sync", str(place.directory), *more])
-
-
-def end(sender: Sender) -> None:
-    """Close, and wait until the folder is free: a slow machine needs longer for it than a training is made to wait."""
-    sender.close("finished")
-    for thread in sender._spool_threads:
-        thread.join(60.0)
 
 
 def delivered(place: SpoolPlace) -> int:
@@ -64,10 +50,6 @@ def assert_delivered(place: SpoolPlace, count: int, server: IngestDouble) -> Non
     server.start()
     assert delivered(place) == count
     assert server.steps() == list(range(count))
-
-
-def assert_numbered(server: IngestDouble) -> None:
-    assert [batch.seq for batch in server.kept] == [*range(1, len(server.kept) + 1)]
 
 
 def test_nothing_is_left_once_the_server_has_it_all(
@@ -128,7 +110,7 @@ def test_what_a_dead_server_did_not_take_waits_and_sync_sends_it(
     assert (told["run"], told["delivered"], told["waiting"], told["complete"]) == ("r", 100, 0, True)
     assert server.steps() == list(range(100))
     assert server.layers() == {7: "head"}
-    assert_numbered(server)
+    assert_numbered(server.kept)
     assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="finished")
     assert sync(place) == 0
     assert "nothing waits" in capsys.readouterr().out
@@ -286,73 +268,6 @@ def test_no_record_waits_for_a_server_that_will_never_take_it(
     assert sender.stats().lost == {"not_sending": 1}
 
 
-def test_the_next_start_sends_what_a_killed_process_left(
-    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
-) -> None:
-    killed = _killed_trainer(place, "http://127.0.0.1:9", 50)
-    _point_at(place, killed, server.url)
-    sender = spooling(server.url, place, writer="1" * 32)
-    until(lambda: server.seen and isinstance(server.seen[-1], wire.Bye))
-    hellos = [message.identity.writer for message in server.seen if isinstance(message, wire.Hello)]
-    assert hellos == ["1" * 32, killed]
-    assert server.seen[-1] == wire.Bye(seq=server.last_seq, reason="killed")
-    assert not any(isinstance(message, wire.Beat) for message in server.seen)  # it would know no figures
-    assert server.steps() == list(range(50))
-    until(lambda: not (place.directory / killed).exists())
-    end(sender)
-
-
-def test_a_process_killed_before_its_first_step_still_has_an_end(
-    server: IngestDouble,
-    place: SpoolPlace,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    place.directory.mkdir()
-    folder = Folder.create(place.directory, WRITER)
-    about = About(server=server.url, agent="floatscope 1", identity=wire.Identity(run="r", writer=WRITER))
-    folder.write_about(about.encoded())
-    folder.close()
-    server.stop()
-    with monkeypatch.context() as impatient:
-        impatient.setattr("floatscope.commands.sync._PATIENCE_S", 0.2)
-        assert sync(place) == 1
-    assert "r, rank 0: 0 records delivered; its end waits for http://127.0.0.1:" in capsys.readouterr().out
-    server.start()
-    assert sync(place) == 0
-    hello, bye = server.seen
-    assert isinstance(hello, wire.Hello)
-    assert (hello.identity.run, hello.gone, bye) == ("r", True, wire.Bye(seq=0, reason="killed"))
-    assert list(place.directory.iterdir()) == []
-
-
-def test_leftovers_for_another_server_stay(
-    server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
-) -> None:
-    killed = _killed_trainer(place, "http://127.0.0.1:9", 5)
-    sender = spooling(server.url, place, writer="1" * 32)
-    until(lambda: sender._leftovers._thread is not None)
-    thread = sender._leftovers._thread
-    assert thread is not None
-    thread.join(60.0)
-    assert not thread.is_alive()
-    end(sender)
-    assert (place.directory / killed).exists()
-    assert len([message for message in server.seen if isinstance(message, wire.Hello)]) == 1
-
-
-def test_two_syncs_at_once_double_nothing(server: IngestDouble, place: SpoolPlace) -> None:
-    killed = _killed_trainer(place, "http://127.0.0.1:9", 200)
-    command = [sys.executable, "-m", "floatscope", "sync", str(place.directory), "--server", server.url]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for one in both:
-        one.communicate(timeout=120)
-        assert one.returncode == 0
-    assert server.steps() == list(range(200))
-    assert_numbered(server)
-    assert not (place.directory / killed).exists()
-
-
 def test_a_long_outage_passes_through_the_disk(
     server: IngestDouble, spooling: Callable[..., Sender], place: SpoolPlace, step: MakeStep, until: Until
 ) -> None:
@@ -368,7 +283,7 @@ def test_a_long_outage_passes_through_the_disk(
     end(sender)
     assert server.steps() == list(range(60))
     assert server.gaps() == []
-    assert_numbered(server)
+    assert_numbered(server.kept)
 
 
 def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
@@ -396,7 +311,7 @@ def test_a_full_spool_gives_up_the_oldest_history_and_says_so(
     assert {gap.reason for gap in server.gaps()} == {"spool_full"}
     assert sum(gap.count for gap in server.gaps()) == 400 - len(arrived) == sender.stats().lost["spool_full"]
     assert [event.step for body in server.bodies() for event in body.events] == [3]
-    assert_numbered(server)
+    assert_numbered(server.kept)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +344,7 @@ def test_a_disk_that_refuses_switches_the_spool_off(
     end(sender)
     assert server.steps() == list(range(50))
     assert caplog.text.count("the spool in") == 1
-    assert_numbered(server)
+    assert_numbered(server.kept)
 
 
 def test_a_folder_that_cannot_be_made_costs_the_spool_only(
@@ -511,41 +426,4 @@ def test_every_fault_of_the_network_ends_with_everything_there(
     finally:
         proxy.close()
     assert server.steps() == list(range(n))
-    assert_numbered(server)
-
-
-def _killed_trainer(place: SpoolPlace, url: str, steps: int) -> str:
-    """The writer of a process that was killed once ``steps`` steps were on disk."""
-    program = Path(__file__).with_name("spooling_trainer.py")
-    with subprocess.Popen(
-        [sys.executable, str(program), str(place.directory), url, str(steps)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        writer = process.stdout.readline().strip()
-        assert process.stdout.readline() == "written\n"
-        process.kill()
-    return writer
-
-
-def _point_at(place: SpoolPlace, writer: str, url: str) -> None:
-    import msgspec
-
-    folder = Folder.adopt(place.directory / writer)
-    assert folder is not None
-    about = folder.about()
-    assert about is not None
-    folder.write_about(msgspec.structs.replace(about, server=url).encoded())
-    folder.close()
-
-
-def test_a_lock_that_somebody_holds_is_respected(place: SpoolPlace, server: IngestDouble) -> None:
-    killed = _killed_trainer(place, "http://127.0.0.1:9", 5)
-    with (place.directory / killed / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert sync(place, "--server", server.url) == 0
-        assert server.seen == []
-    folder = Folder.adopt(place.directory / killed)
-    assert folder is not None
-    assert deliver(folder, server=server.url, token=None, patience_s=60.0).complete
-    assert server.steps() == list(range(5))
-    assert _spooler.SpoolPlace(directory=place.directory).segment_bytes == 8 << 20
+    assert_numbered(server.kept)

@@ -45,11 +45,9 @@ def _fill(store: Store, pen: MakePen, make: Make) -> None:
 
 
 def _epochs(store: Store) -> dict[str, int]:
+    of_state = col(Stream.id) == col(StreamState.stream_id)
     with store.read() as session:
-        rows = select(col(Stream.name), col(StreamState.epoch)).join(
-            Stream, col(Stream.id) == col(StreamState.stream_id)
-        )
-        return {name: epoch for name, epoch in session.exec(rows)}
+        return dict(session.exec(select(Stream.name, StreamState.epoch).join(StreamState, of_state)).all())
 
 
 @pytest.mark.parametrize(("table", "level"), [(ScalarChunk, 0), (ScalarChunk, 1), (HistTile, 0)])

@@ -39,8 +39,9 @@ def test_float32(words: np.ndarray, keep: int) -> None:
     if keep == 23:
         assert (observed[finite].view(np.uint32) == given_values[finite].view(np.uint32)).all()
     else:
-        normal = np.abs(given_values) >= np.finfo(np.float32).tiny
-        fits = finite & normal & (np.abs(given_values) <= np.finfo(np.float32).max / 2)
+        small = np.abs(given_values) < np.finfo(np.float32).tiny
+        assert (observed[small].view(np.uint32) == given_values[small].view(np.uint32)).all()
+        fits = finite & ~small & (np.abs(given_values) <= np.finfo(np.float32).max / 2)
         error = np.abs(observed[fits].astype(np.float64) / given_values[fits].astype(np.float64) - 1)
         assert (error <= 2.0 ** -(keep + 1)).all()
 

@@ -45,6 +45,9 @@ export function layersApart(state, context) {
 /** @param {State} state @param {Context} context @param {string} nameA @param {string} nameB */
 function table(state, context, nameA, nameB) {
   const { t } = context;
+  if (nameA === nameB) return h("p", { class: "muted" }, t("compare.same"));
+  const gone = [nameA, nameB].filter((name) => !state.runs.data?.some((run) => run.name === name));
+  if (gone.length > 0) return h("p", { class: "muted" }, t("compare.one_gone", { runs: gone.join(" \u00b7 ") }));
   const note = pendingNote(context, state.compare.apart, t("what.compare"));
   const answer = state.compare.apart.data;
   const [one, two] = answer ?? [];
@@ -52,6 +55,7 @@ function table(state, context, nameA, nameB) {
   const found = held.get(answer) ?? apart(one, two, state.route.own["of"] || "headroom");
   held.set(answer, found);
   const rows = found.rows.slice(0, MOST_ROWS);
+  const unit = state.route.own["of"] === "absmax" ? "log2" : t("unit.bits");
   const most = rows.reduce((high, row) => Math.max(high, Math.abs(row.largest) || 0), 0) || 1;
   const signed = (/** @type {number} */ value) => (Number.isFinite(value) ? `${value > 0 ? "+" : ""}${fixed(value, 2)}` : "\u2014");
   const only = (/** @type {string} */ run, /** @type {string[]} */ layers) =>
@@ -66,7 +70,7 @@ function table(state, context, nameA, nameB) {
           h(
             "table",
             { class: "apart-table" },
-            h("thead", null, h("tr", null, ["layer", "largest", "at", "mean", "course"].map((name) => h("th", { key: name, scope: "col" }, t(`compare.${name}`))))),
+            h("thead", null, h("tr", null, ["layer", "largest", "at", "mean", "course"].map((name) => h("th", { key: name, scope: "col" }, t(`compare.${name}`, { unit }))))),
             h(
               "tbody",
               null,
@@ -74,7 +78,7 @@ function table(state, context, nameA, nameB) {
                 h(
                   "tr",
                   { key: row.name },
-                  h("th", { scope: "row", title: row.name }, h("bdi", null, row.name), row.broken > 0 ? h("span", { class: "failed" }, ` ${t("compare.broken", { n: count(row.broken) })}`) : null),
+                  h("th", { scope: "row", title: row.name }, h("div", { class: "apart-name" }, h("bdi", null, row.name), row.broken > 0 ? h("span", { class: "failed", title: t("compare.broken_how", { n: count(row.broken) }) }, t("compare.broken", { n: count(row.broken) })) : null)),
                   h("td", { class: "figure" }, signed(row.largest)),
                   h("td", { class: "figure" }, row.at < 0 ? "\u2014" : count(row.at)),
                   h("td", { class: "figure" }, signed(row.mean)),

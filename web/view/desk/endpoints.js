@@ -79,8 +79,8 @@ function lastSent(endpoint, state, context) {
     "div",
     { class: "last-sent", role: test ? "status" : undefined },
     h("span", { class: "label" }, t(test ? "end.test_result" : "end.last")),
-    outcome(shown, state, context),
     h("time", { class: "muted", datetime: shown.created_at }, clock(Date.parse(shown.created_at), state.now)),
+    outcome(shown, state, context),
     h("a", { href: act.desk.link({ tab: "deliveries", endpoint: String(endpoint.id), outcome: "" }) }, t("end.log")),
   );
 }

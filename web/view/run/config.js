@@ -96,8 +96,12 @@ function bar(own, entries, detail, state, { t, act }) {
         ],
     h("span", { class: "spring" }),
     h("span", { role: "status", class: copied === "failed" ? "failed" : "muted" }, copied === "" ? "" : t(copied === "failed" ? "config.copy_failed" : "config.copied")),
-    h("button", { type: "button", onclick: () => void act.config.copy("json", JSON.stringify(own, null, 2)) }, t("config.copy_json")),
-    h("button", { type: "button", onclick: () => void act.config.copy("yaml", yaml(own)) }, t("config.copy_yaml")),
+    h(
+      "span",
+      { class: "copies" },
+      h("button", { type: "button", onclick: () => void act.config.copy("json", JSON.stringify(own, null, 2)) }, t("config.copy_json")),
+      h("button", { type: "button", onclick: () => void act.config.copy("yaml", yaml(own)) }, t("config.copy_yaml")),
+    ),
   );
 }
 

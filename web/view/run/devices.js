@@ -1,6 +1,6 @@
 /** The cards of a run: how busy each is by time, where its memory went, what else it reads, and the phases of a step. */
 
-import { FIGURES, balanceOf, cardsOf, cellsOf, meansOf, readingsFrom, readingsOf, recentSpan, stepAt, stepMarks, timeOf, wholeSpan } from "../../data/cards.js";
+import { FIGURES, balanceOf, cardsOf, cellsOf, meansOf, readingsFrom, readingsOf, recentSpan, rowName, stepAt, stepMarks, timeOf, wholeSpan } from "../../data/cards.js";
 import { healthOf } from "../../data/card-health.js";
 import { PHONE } from "../../data/geometry.js";
 import { ordered } from "../../data/health.js";
@@ -127,7 +127,7 @@ function map({ cards, figure, cells, means }, state, { t, act }) {
       island: {
         create: createTimeHeat,
         data: {
-          cells, names: cards.map((card) => (state.width < PHONE ? `${card.rank}\u00b7${card.index}` : cardName(card))), chosen: cards.findIndex(({ key }) => key === own["card"]), steps: stepMarks(times, cells.span, 8), mark: at === null || step === null ? null : { step, at }, scale, theme: state.theme,
+          cells, names: cards.map((card) => (state.width < PHONE ? `${card.rank}\u00b7${card.index}` : rowName(card))), chosen: cards.findIndex(({ key }) => key === own["card"]), steps: stepMarks(times, cells.span, 8), mark: at === null || step === null ? null : { step, at }, scale, theme: state.theme,
           width: state.width, cursor: state.cards.cursor, point: act.cards.point, choose, stepWord: times.length > 0 ? t("axis.step") : "",
         },
       },
