@@ -13,9 +13,14 @@ import numpy.typing as npt
 
 from floatscope import wire
 
-__all__ = ["encode_json", "is_missing", "number", "plain", "plain_number", "stamp", "values_of"]
+__all__ = ["Plain", "encode_json", "is_missing", "number", "plain", "plain_number", "stamp", "values_of"]
 
-_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
+
+class Plain(dict[str, object]):
+    """What is JSON as it is: an answer says the same of each layer again and again."""
+
+
+_AS_THEY_ARE = frozenset({str, int, bool, type(None), Plain})
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -13,6 +13,7 @@ from floatscope_server.allocator import keep_little
 from floatscope_server.listener import address_of, listen
 from floatscope_server.settings import Settings
 from floatscope_server.tokens import read_token_file
+from floatscope_server.turns import short_turns
 
 __all__ = ["serve"]
 
@@ -104,7 +105,8 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
     except (StoreError, ValueError) as error:
         return _fail(str(error))
     _keep_what_is_loaded()
-    return 0 if server.serve_forever() and not store.given_up else 2
+    with short_turns():
+        return 0 if server.serve_forever() and not store.given_up else 2
 
 
 def _keep_what_is_loaded() -> None:

@@ -23,6 +23,8 @@ from floatscope_server.intake import Intake
 from floatscope_server.live import LiveHub
 from floatscope_server.query.answers import Answers, Flights, Tagged
 from floatscope_server.query.layertable import LayerTables
+from floatscope_server.query.memory import MemorySession, NotInMemoryError
+from floatscope_server.query.once import remember
 from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import TileReader
 from floatscope_server.responses import busy
@@ -57,6 +59,9 @@ class Services:
         self.layers = LayerTables(lambda: self.store.layers_version, shared=settings.postgres)
         self.answers = Answers(settings.answer_bytes)
         self._flights = Flights()
+        self.remembered = 0
+        """How many were answered without the database."""
+        self.store.present.keep = self.reader.frames.put
         self.live = LiveHub(self.store, settings)
         self.cards = CardMetrics(clock)
         self.alerts = AlertEngine(self.store, self.live, settings)
@@ -124,11 +129,30 @@ class Services:
 
         return await self._flights.ask((key, known), lambda begun: self.answer(respond, begun))
 
+    async def newest(self, run: str, key: object, known: str, question: Callable[[Session], Tagged]) -> Response:
+        """As ``shared``, for a question about what ``run`` has newest: from memory, if it is there."""
+        version = self.layers.version()
+        now = self.store.present.of(run)
+        if now is not None:
+            session = MemorySession(now)
+            self.layers.attach(session, version)
+            try:
+                response = self.answers.respond(question(session), known)
+            except NotInMemoryError:
+                pass
+            else:
+                self.remembered += 1
+                return response
+        response = await self.shared(key, known, question)
+        self.store.keep_present(run)
+        return response
+
     def _ask(self, question: Callable[[Session], _T]) -> _T:
         # Before the snapshot: a layer that comes in between is then read once more, and not missed.
         version = self.layers.version()
         with self.store.read() as session:
             self.layers.attach(session, version)
+            remember(session)
             return question(session)
 
     async def stop(self) -> None:

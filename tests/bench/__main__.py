@@ -28,6 +28,7 @@ _BENCHES = {
     "check": "reading logs and replaying the rules over them",
     "rules": "from a block to the verdict of all rules, 8 ranks of 300 layers",
     "page": "the page in Chromium: to the first useful paint, zoom, 20 viewers of a live run, memory",
+    "turns": "how often a server's threads take turns: questions and ingest at each interval",
     "window": "heat maps, series of layers, the newest values and the tail, of tiles and beside ingest",
 }
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tests.server.conftest import Make
 
 
-def _part(rng: np.random.Generator, *, odd: bool, scaled: bool) -> wire.Summaries:
-    shape = 6, 5
+def _part(rng: np.random.Generator, *, odd: bool, scaled: bool, steps: int = 6) -> wire.Summaries:
+    shape = steps, 5
     # Few different magnitudes, so that the least headroom has several places.
     absmax = np.exp2(rng.integers(8, 16, shape)).astype("<f4")
     absmax[rng.random(shape) < 0.2] = 0
@@ -41,18 +41,22 @@ def _part(rng: np.random.Generator, *, odd: bool, scaled: bool) -> wire.Summarie
     )
 
 
+@pytest.mark.parametrize("steps", [1, 6])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("odd", [False, True])
-def test_the_worst_is_that_of_all_cells(make: Make, odd: bool, scaled: bool) -> None:
+def test_the_worst_is_that_of_all_cells(make: Make, odd: bool, scaled: bool, steps: int) -> None:
     layers = {n: make.layer(n, f"layer{n}", *([] if n == 3 else [("grad", "fp16")])) for n in range(5)}
     limits = np.array([math.nan if n == 3 else math.log2(65504) for n in range(5)])
     rng = np.random.default_rng(4)
     for _ in range(50):
-        part = _part(rng, odd=odd, scaled=scaled)
+        part = _part(rng, odd=odd, scaled=scaled, steps=steps)
         glance = Glance()
-        glance.add(wire.Body(first_step=0, steps=6, summaries=(part,)), layers, rank=0)
+        glance.add(wire.Body(first_step=0, steps=steps, summaries=(part,)), layers, rank=0)
         frame = Frame.of(part)
         plane = headroom(frame, limits[frame.layers])
+        if not (plane < math.inf).any():
+            assert glance.worst is None
+            continue
         step, column = divmod(int(np.nanargmin(plane)), plane.shape[1])
         assert glance.worst == {
             "headroom": float(plane[step, column]),

@@ -359,7 +359,7 @@ def test_when_the_writer_ends_nobody_waits_for_it(store: Store, pen: MakePen) ->
     job.start()
     store.submit(one.writer, wire.make_block(2, wire.Body()), one.answers.put)
     wait_until = time.monotonic() + 60
-    while len(store._queue) < 2:
+    while len(store._inbox) < 2:
         assert time.monotonic() < wait_until
     held.set()
     answer = one.answers.get(timeout=60)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fastapi import Response
+from sqlalchemy import event
 from sqlmodel import select
 
 from floatscope import wire
@@ -312,3 +313,30 @@ def test_a_sealed_step_shows_what_the_ranks_gave_together(server: Running, agent
     assert merged["sumsq"] == pytest.approx(25.0 * (4 + 9))
     shown = server.json("/api/v1/runs/run")
     assert shown["coverage"]["observed"] == {"grad": 1}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["heatmap", "heatmap?metric=absmax&from=3&to=400&attempt=1", "scalars", "latest", "tail", "compare"],
+)
+def test_an_answer_asks_the_database_for_nothing_twice(trained: Running, path: str) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: object, *_rest: object) -> None:
+        # The server looks for other things meanwhile, in threads of its own.
+        if threading.current_thread().name.startswith("AnyIO") and statement.startswith("SELECT"):
+            asked.append((statement, repr(parameters)))
+
+    store = trained.services.store
+    assert store._reader is not None
+    engine = store._reader._engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        of = "compare?runs=run,other" if path == "compare" else f"runs/run/{path}"
+        trained.json(f"/api/v1/{of}")
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert asked
+    # Of the open tail's frames, which are asked for where they are read.
+    twice = {text for text, of in asked if asked.count((text, of)) > 1 and "wal_frame" not in text}
+    assert not twice

@@ -20,6 +20,7 @@ from floatscope_server.bench.sending import BenchError, Line, StoreLine, WebSock
 from floatscope_server.blocks import MEDIA_TYPE
 from floatscope_server.database import StoreError
 from floatscope_server.settings import Settings
+from floatscope_server.turns import short_turns
 
 __all__ = ["QUESTIONS", "ServerProcess", "Target", "Use", "in_process", "over_http", "spent"]
 
@@ -166,14 +167,15 @@ class ServerProcess:
 def in_process(settings: Settings) -> Iterator[Target]:
     """The store, rules, sealing and the application in this process, set up as a server's is."""
     keep_little()
-    try:
-        target = _InProcess(settings)
-    except StoreError as error:
-        raise BenchError(str(error)) from error
-    try:
-        yield target
-    finally:
-        target.close()
+    with short_turns():
+        try:
+            target = _InProcess(settings)
+        except StoreError as error:
+            raise BenchError(str(error)) from error
+        try:
+            yield target
+        finally:
+            target.close()
 
 
 @contextmanager

@@ -156,6 +156,8 @@ class SQLite(Database):
             pool_size=_READERS,
             max_overflow=0,
             pool_timeout=_READER_WAIT_S,
+            # A session has ended its transaction when it gives its connection back.
+            pool_reset_on_return=None,
         )
         event.listen(engine, "begin", _begin_deferred)
         return Reader(engine, str(self.path))

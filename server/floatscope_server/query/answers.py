@@ -9,14 +9,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fastapi import Response
 from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Run, Stream, StreamState, WalFrame
+from floatscope_server.models import Run, Stream, StreamState, WalFrame
 from floatscope_server.query.layertable import run_layers
-from floatscope_server.query.line import line_of, span_of, stream_id
+from floatscope_server.query.line import attempts_of, line_of, span_of, stream_id
+from floatscope_server.query.memory import now_of
 from floatscope_server.query.ranks import reach_of
 from floatscope_server.query.window import State, source_of
 
@@ -168,11 +170,6 @@ def window_tag(
     return _digest(parts), settled and last is not None and not histograms
 
 
-_ATTEMPTS = (
-    select(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step))
-    .where(col(Attempt.run_id) == bindparam("run"))
-    .order_by(col(Attempt.n))
-)
 _STATES = (
     select(col(Stream.id), col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch))
     .join(StreamState, col(StreamState.stream_id) == col(Stream.id))
@@ -185,19 +182,36 @@ _NEWEST = select(func.max(WalFrame.id)).where(col(WalFrame.stream_id) == bindpar
 def newest_tag(session: Session, runs: Sequence[Run], *, store: str, question: object, streams: Sequence[str]) -> str:
     """A tag for ``question`` about all that ``streams`` (names) of ``runs`` have, another one with each frame of them;
     ``store`` is the epoch of the store."""
-    connection = session.connection()
     parts: list[object] = [store, question]
     for run in runs:
         assert run.id is not None
-        states = [tuple(row) for row in connection.execute(_STATES, {"run": run.id, "names": list(streams)})]
-        newest = [
-            connection.execute(_NEWEST, {"stream": stream}).scalar()
-            for stream in dict.fromkeys(row[0] for row in states)
-        ]
-        attempts = [tuple(row) for row in connection.execute(_ATTEMPTS, {"run": run.id})]
+        states, newest, attempts = _newest(session, run.id, streams)
         reach = reach_of(session, run).meta()
         parts.append((run.id, run.attempt, states, newest, attempts, reach, run_layers(session, run.id).digest))
     return _digest(parts)
+
+
+_State = tuple[int, int, int, int]
+"""Stream, attempt, sealed, epoch."""
+
+
+def _newest(
+    session: Session, run_id: int, streams: Sequence[str]
+) -> tuple[list[_State], list[int | None], list[tuple[int, int | None, int | None]]]:
+    """The states of ``streams``, the newest frame of each, and the attempts: number, first and last step."""
+    attempts = [(each.n, each.first_step, each.last_step) for each in attempts_of(session, run_id)]
+    now = now_of(session)
+    if now is not None:
+        found = sorted((now.streams[name] for name in set(streams) & now.streams.keys()), key=lambda each: each.id)
+        states = [(of.id, n, of.states[n][0], of.states[n][1]) for of in found for n in sorted(of.states)]
+        ids = [of.frames[-1].id if of.frames else None for of in found if of.states]
+        return states, ids, attempts
+    connection = session.connection()
+    asked = {"run": run_id, "names": list(streams)}
+    rows: Any = connection.execute(_STATES, asked)
+    states = [(of, n, sealed, epoch) for of, n, sealed, epoch in rows]
+    ids = [connection.execute(_NEWEST, {"stream": of}).scalar() for of in dict.fromkeys(row[0] for row in states)]
+    return states, ids, attempts
 
 
 def _digest(parts: list[object]) -> str:

@@ -6,18 +6,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy import ColumnElement, select
 from sqlmodel import Session, col
 
 from floatscope_server.frame import Frame
 from floatscope_server.models import WalFrame
 from floatscope_server.query.line import Stretch
+from floatscope_server.query.memory import now_of
 from floatscope_server.store.framed import frame_of
 from floatscope_server.store.parts import MAX_STEPS
+from floatscope_server.store.present import FrameNow, RunNow
 
 __all__ = ["FrameCache", "StoredFrame", "stored_frames", "summary_frames", "summary_frames_at"]
 
@@ -37,6 +39,19 @@ class StoredFrame(Generic[_T]):
     rank: int
     attempt: int
     content: _T
+
+
+class _Key(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
 
 
 class FrameCache:
@@ -108,9 +123,29 @@ def stored_frames(
 
 def summary_frames(session: Session, cache: FrameCache, stream: int, stretch: Stretch) -> Iterator[StoredFrame[Frame]]:
     """Like ``stored_frames`` for summaries, through ``cache``, and rank by rank."""
-    condition = _touching(stream, stretch, longest=MAX_STEPS)
-    keys = session.execute(select(*_KEY).where(*condition).order_by(col(WalFrame.rank), col(WalFrame.id))).all()
+    now = now_of(session)
+    keys: Sequence[_Key]
+    if now is not None:
+        keys = _held(now, stream, stretch)
+    else:
+        condition = _touching(stream, stretch, longest=MAX_STEPS)
+        keys = session.execute(select(*_KEY).where(*condition).order_by(col(WalFrame.rank), col(WalFrame.id))).all()
     yield from _decoded(session, cache, keys)
+
+
+def _held(now: RunNow, stream: int, stretch: Stretch) -> list[FrameNow]:
+    """What ``_touching`` finds, rank by rank."""
+    found = [
+        frame
+        for of in now.streams.values()
+        if of.id == stream
+        for frame in of.frames
+        if frame.attempt == stretch.attempt
+        and frame.first <= stretch.last
+        and frame.first + frame.n > stretch.first
+        and frame.first > stretch.first - MAX_STEPS
+    ]
+    return sorted(found, key=lambda frame: (frame.rank, frame.id))
 
 
 def summary_frames_at(
@@ -127,24 +162,24 @@ def summary_frames_at(
     yield from _decoded(session, cache, wanted)
 
 
-def _decoded(session: Session, cache: FrameCache, keys: Sequence[Row[Any]]) -> Iterator[StoredFrame[Frame]]:
+def _decoded(session: Session, cache: FrameCache, keys: Sequence[_Key]) -> Iterator[StoredFrame[Frame]]:
     for start in range(0, len(keys), _BATCH):
         part = keys[start : start + _BATCH]
         frames = {row.id: cache.get(row.id) for row in part}
         missing = [key for key, frame in frames.items() if frame is None]
         if missing:
             fetched = session.execute(select(col(WalFrame.id), col(WalFrame.data)).where(col(WalFrame.id).in_(missing)))
-            for row in fetched:
-                frame = frames[row.id] = frame_of(row.data)
+            for number, data in fetched:
+                frame = frames[number] = frame_of(data)
                 if frame is not None:
-                    cache.put(row.id, frame, sum(field.nbytes for field in frame.fields.values()))
+                    cache.put(number, frame, sum(field.nbytes for field in frame.fields.values()))
         for row in part:
             # One that is damaged is missing.
             if (content := frames[row.id]) is not None:
                 yield _stored(row, content)
 
 
-def _stored(row: Row[Any], content: _T) -> StoredFrame[_T]:
+def _stored(row: _Key, content: _T) -> StoredFrame[_T]:
     return StoredFrame(id=row.id, first=row.first, n=row.n, rank=row.rank, attempt=row.attempt, content=content)
 
 

@@ -19,7 +19,7 @@ from floatscope_server.query.layertable import RunLayers, run_layers
 from floatscope_server.query.line import BadQueryError, line_of, span_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.ratio import divided, divisors, require_kind
-from floatscope_server.query.series import scalar_figures
+from floatscope_server.query.series import newest_scalars
 from floatscope_server.query.tails import Tails
 from floatscope_server.query.window import State, TileReader, source_of
 
@@ -159,8 +159,7 @@ def latest_values(
     for name, how in hows.items():
         arrays[f"values/{name}"] = how.of(planes, "worst", table.limits(kind, chosen, how)[layers])[:, 0]
     scalars = {
-        name: {"step": figures["last_step"], "value": figures["last"]}
-        for name, figures in scalar_figures(session, run.id, tails).items()
+        name: {"step": step, "value": value} for name, (step, value) in newest_scalars(session, run.id, tails).items()
     }
     return Reading(
         meta={

@@ -17,10 +17,12 @@ from sqlmodel import Session, select
 
 from floatscope import wire
 from floatscope._formats import formats
+from floatscope_server.jsontext import Plain
 from floatscope_server.models import LayerRow
 from floatscope_server.operands import has_headroom, operand_of
 from floatscope_server.query.fields import Metric
 from floatscope_server.query.line import BadQueryError
+from floatscope_server.query.memory import now_of
 from floatscope_server.store.ledger import layer_of
 
 __all__ = ["LayerTables", "RunLayers", "in_execution_order", "run_layers"]
@@ -84,19 +86,21 @@ class RunLayers:
             lambda: _limits(self.layers, formats_of, kind, executed=how.executed),
         )
 
-    def rows(self, kind: str, chosen: str, how: Metric) -> dict[int, dict[str, object]]:
+    def rows(self, kind: str, chosen: str, how: Metric) -> dict[int, Plain]:
         """What an answer says of each layer."""
         formats_of = self.formats(kind, chosen, how)
 
-        def make() -> dict[int, dict[str, object]]:
+        def make() -> dict[int, Plain]:
             return {
-                layer.index: {
-                    "index": layer.index,
-                    "name": layer.name,
-                    "format": formats_of[layer.index],
-                    "scaling": None if (operand := operand_of(layer, kind)) is None else operand.scaling,
-                    "order": layer.order,
-                }
+                layer.index: Plain(
+                    {
+                        "index": layer.index,
+                        "name": layer.name,
+                        "format": formats_of[layer.index],
+                        "scaling": None if (operand := operand_of(layer, kind)) is None else operand.scaling,
+                        "order": layer.order,
+                    }
+                )
                 for layer in self.layers.values()
             }
 
@@ -127,6 +131,9 @@ class LayerTables:
         held = self._tables.get(run_id)
         now = time.monotonic()
         if held is not None and held[0] >= version and not (self._shared and now - held[1] > _STALE_S):
+            return held[2]
+        if now_of(session) is not None and held is not None and held[0] >= version:
+            # This server alone writes, or there would be nothing of the run in memory.
             return held[2]
         table = _read(session, run_id)
         if held is not None and held[2].digest == table.digest:

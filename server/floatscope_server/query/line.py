@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam
 from sqlalchemy import select as select_columns
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
 from floatscope_server.models import Attempt, Run, Stream
+from floatscope_server.query.memory import now_of
+from floatscope_server.query.once import once
 from floatscope_server.store.lifecycle import DELETED
+from floatscope_server.store.present import AttemptNow
 
 __all__ = [
     "BadQueryError",
     "Stretch",
     "UnknownRunError",
+    "attempts_of",
     "canonical_line",
     "line_of",
     "run_named",
@@ -43,11 +49,16 @@ class Stretch:
 
 
 # Built once: that takes longer than to run them.
-_NAMED = select(Run).where(col(Run.name) == bindparam("name"), col(Run.state) != DELETED)
+_NAMED = (
+    select(Run)
+    .where(col(Run.name) == bindparam("name"), col(Run.state) != DELETED)
+    # Long, and hardly any question needs them: they are read when somebody looks.
+    .options(defer(Run.config), defer(Run.glance))  # type: ignore[arg-type]
+)
 _ATTEMPTS = (
-    select_columns(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step))
-    .where(col(Attempt.run_id) == bindparam("run"), col(Attempt.first_step).is_not(None))
-    .order_by(col(Attempt.n).desc())
+    select_columns(col(Attempt.n), col(Attempt.first_step), col(Attempt.last_step), col(Attempt.world))
+    .where(col(Attempt.run_id) == bindparam("run"))
+    .order_by(col(Attempt.n))
 )
 _STREAM = select_columns(col(Stream.id)).where(
     col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name")
@@ -56,6 +67,9 @@ _STREAM = select_columns(col(Stream.id)).where(
 
 def run_named(session: Session, name: str) -> Run:
     """The run called ``name``; ``UnknownRunError`` if there is none."""
+    now = now_of(session)
+    if now is not None and now.row.name == name:
+        return now.row
     run = session.exec(_NAMED, params={"name": name}).one_or_none()
     if run is None:
         raise UnknownRunError(name)
@@ -66,9 +80,9 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
     """Stretches in order of steps; they do not overlap."""
     line: list[Stretch] = []
     end: int | None = None
-    for n, first, newest in session.connection().execute(_ATTEMPTS, {"run": run_id}):
-        assert first is not None
-        assert newest is not None
+    for n, first, newest, _ in reversed(attempts_of(session, run_id)):
+        if first is None or newest is None:
+            continue
         last = newest if end is None else min(newest, end)
         if last >= first:
             line.append(Stretch(attempt=n, first=first, last=last, cut=last < newest))
@@ -76,11 +90,23 @@ def canonical_line(session: Session, run_id: int) -> list[Stretch]:
     return sorted(line, key=lambda stretch: stretch.first)
 
 
+def attempts_of(session: Session, run_id: int) -> Sequence[AttemptNow]:
+    """All of a run, in order."""
+    now = now_of(session)
+    if now is not None:
+        return now.attempts
+
+    def read() -> list[AttemptNow]:
+        return [AttemptNow._make(row) for row in session.connection().execute(_ATTEMPTS, {"run": run_id})]
+
+    return once(session, ("attempts", run_id), read)
+
+
 def line_of(session: Session, run_id: int, attempt: int | None) -> list[Stretch]:
     """The canonical line, or ``attempt`` alone as far as it went; ``BadQueryError`` if there is no such."""
     if attempt is None:
         return canonical_line(session, run_id)
-    row = session.get(Attempt, (run_id, attempt))
+    row = next((each for each in attempts_of(session, run_id) if each.n == attempt), None)
     if row is None:
         raise BadQueryError(f"the run has no attempt {attempt}")
     if row.first_step is None or row.last_step is None:
@@ -105,5 +131,11 @@ def total_span(line: list[Stretch]) -> tuple[int, int] | None:
 
 def stream_id(session: Session, run_id: int, name: str) -> int | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
-    found: int | None = session.connection().execute(_STREAM, {"run": run_id, "name": name}).scalar_one_or_none()
-    return found
+    now = now_of(session)
+    if now is not None:
+        return now.streams[name].id if name in now.streams else None
+
+    def read() -> int | None:
+        return session.connection().execute(_STREAM, {"run": run_id, "name": name}).scalar_one_or_none()
+
+    return once(session, ("stream number", run_id, name), read)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +20,12 @@ from floatscope_server.models import WalFrame
 from floatscope_server.query.cells import Plane, Wanted, empty_plane
 from floatscope_server.query.frames import FrameCache, summary_frames
 from floatscope_server.query.line import Stretch
+from floatscope_server.query.memory import NotInMemoryError, now_of
 from floatscope_server.query.stepwise import MADE_OF, made_plane
 from floatscope_server.tiles.planes import Planes, joined, raw_planes
 from floatscope_server.tiles.statistics import Agg, Stat
 
-__all__ = ["CHUNK", "NEW_FRAMES", "Chunk", "OpenTail", "TailKey"]
+__all__ = ["CHUNK", "MOST_CELLS", "Chunk", "OpenTail", "TailKey", "new_frames"]
 
 CHUNK = 256
 """Steps whose planes are kept and dropped together."""
@@ -54,13 +57,29 @@ _FIELDS = {
 
 _EVERY = frozenset({*_FIELDS, *MADE_OF})
 
-NEW_FRAMES: Executable = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
+MOST_CELLS = 1 << 17
+"""Cells of layers and steps that are merged or answered in an event loop at once: some 10 ms."""
+
+_NEW_FRAMES: Executable = select(col(WalFrame.id), col(WalFrame.first), col(WalFrame.n)).where(
     col(WalFrame.stream_id) == bindparam("stream"),
     col(WalFrame.attempt) == bindparam("attempt"),
     col(WalFrame.id) > bindparam("after"),
     col(WalFrame.first) + col(WalFrame.n) > bindparam("sealed"),
 )
 """Number, first step and steps of the frames of the open tail after one of them."""
+
+
+def new_frames(session: Session, stream: int, attempt: int, *, after: int, sealed: int) -> Sequence[Any]:
+    """Those of the open tail after the frame ``after``: ``id``, ``first`` and ``n`` of each."""
+    now = now_of(session)
+    if now is not None:
+        found = next((each for each in now.streams.values() if each.id == stream), None)
+        frames = () if found is None else found.frames
+        # They are in the order of their numbers.
+        begin = bisect_right(frames, after, key=lambda frame: frame.id)
+        return [f for f in frames[begin:] if f.attempt == attempt and f.first + f.n > sealed]
+    asked = {"stream": stream, "attempt": attempt, "after": after, "sealed": sealed}
+    return session.connection().execute(_NEW_FRAMES, asked).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +174,19 @@ class OpenTail:
         """Those of the steps ``first`` to ``end - 1``, ascending, with at least ``stats``; not to be changed, and not
         to be used afterwards. Steps before ``key.sealed`` may be in them and do not count."""
         tail = self._tail(key)
-        with tail.lock:
+        in_memory = now_of(session) is not None
+        if not tail.lock.acquire(blocking=not in_memory):
+            raise NotInMemoryError
+        try:
+            if key.sealed < tail.sealed and in_memory:
+                raise NotInMemoryError
             if key.sealed < tail.sealed:
                 # A snapshot older than what is kept, of which sealed steps are gone.
                 tail = _Tail()
             self._update(session, key, tail)
             yield self._built(session, key, tail, first, end, frozenset(stats))
+        finally:
+            tail.lock.release()
         self._shrink()
 
     def _tail(self, key: TailKey) -> _Tail:
@@ -177,10 +203,11 @@ class OpenTail:
             tail.sealed = key.sealed
             for number in [number for number in tail.chunks if (number + 1) * CHUNK <= key.sealed]:
                 del tail.chunks[number]
-        asked = {"stream": key.stream, "attempt": key.attempt, "after": tail.newest, "sealed": key.sealed}
-        rows = session.connection().execute(NEW_FRAMES, asked).all()
+        rows = new_frames(session, key.stream, key.attempt, after=tail.newest, sealed=key.sealed)
+        if now_of(session) is not None:
+            self._require_little(rows)
         touched: dict[int, npt.NDArray[np.bool_]] = {}
-        for row_id, first, n in rows:
+        for row_id, first, n in ((row.id, row.first, row.n) for row in rows):
             tail.newest = max(tail.newest, row_id)
             at, end = max(first, key.sealed), first + n
             while at < end:
@@ -195,7 +222,23 @@ class OpenTail:
         for number, where in touched.items():
             chunk = tail.chunks[number]
             if chunk.stats:
-                self._read(session, key, chunk, where)
+                try:
+                    self._read(session, key, chunk, where)
+                except BaseException:
+                    # The frames are noted: without its planes it is read again.
+                    chunk.clear()
+                    raise
+
+    def _require_little(self, rows: Sequence[Any]) -> None:
+        """Before anything is noted: all of ``rows`` at hand, and not too much of it."""
+        cells = 0
+        for row in rows:
+            frame = self._frames.get(row.id)
+            if frame is None:
+                raise NotInMemoryError
+            cells += row.n * len(frame.layers)
+        if cells > MOST_CELLS:
+            raise NotInMemoryError
 
     def _built(
         self, session: Session, key: TailKey, tail: _Tail, first: int, end: int, stats: frozenset[Stat]
@@ -208,6 +251,9 @@ class OpenTail:
             if stats <= chunk.stats:
                 yield chunk
                 continue
+            if now_of(session) is not None:
+                rows = new_frames(session, key.stream, key.attempt, after=0, sealed=max(key.sealed, chunk.first))
+                self._require_little([row for row in rows if row.first < chunk.first + CHUNK])
             stats |= chunk.stats
             fresh = Chunk(chunk.first, chunk.present, stats=stats)
             self._read(session, key, fresh, chunk.present)

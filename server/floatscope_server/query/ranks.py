@@ -9,7 +9,10 @@ from itertools import islice
 from sqlalchemy import bindparam, func, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Run, Writer
+from floatscope_server.models import Run, Writer
+from floatscope_server.query.line import attempts_of
+from floatscope_server.query.memory import now_of
+from floatscope_server.query.once import once
 
 __all__ = ["Reach", "reach_of"]
 
@@ -47,10 +50,7 @@ class Reach:
 
 _SHOWN = 64
 
-# Built once: that takes longer than to run them.
-_WORLD = select(col(Attempt.world)).where(
-    col(Attempt.run_id) == bindparam("run"), col(Attempt.n) == bindparam("attempt")
-)
+# Built once: that takes longer than to run it.
 _LAST_STEPS = (
     select(col(Writer.rank), func.max(Writer.last_step))
     .where(
@@ -65,8 +65,18 @@ _LAST_STEPS = (
 def reach_of(session: Session, run: Run, attempt: int | None = None) -> Reach:
     """Of the present attempt, or of another one."""
     number = run.attempt if attempt is None else attempt
-    connection = session.connection()
-    asked = {"run": run.id, "attempt": number}
-    world = connection.execute(_WORLD, asked).scalar()
-    rows = connection.execute(_LAST_STEPS, asked)
-    return Reach(world=run.world if world is None else world, last_step=dict(rows.all()))
+    assert run.id is not None
+    worlds = {each.n: each.world for each in attempts_of(session, run.id)}
+    return Reach(world=worlds.get(number, run.world), last_step=_last_steps(session, run.id, number))
+
+
+def _last_steps(session: Session, run_id: int, attempt: int) -> dict[int, int]:
+    now = now_of(session)
+    if now is not None:
+        return dict(now.last_steps.get(attempt, {}))
+    asked = {"run": run_id, "attempt": attempt}
+
+    def read() -> dict[int, int]:
+        return dict(session.connection().execute(_LAST_STEPS, asked).all())
+
+    return once(session, ("last steps", run_id, attempt), read)

@@ -15,6 +15,7 @@ from sqlmodel import Session, SQLModel
 
 from floatscope_server.models import Run
 from floatscope_server.query.line import Stretch, canonical_line, stream_id
+from floatscope_server.query.memory import now_of
 from floatscope_server.query.pool import cell_size
 from floatscope_server.query.sealed import Extent, Sealed
 from floatscope_server.query.tails import Tails
@@ -23,7 +24,7 @@ from floatscope_server.store.pyramid import Shape, cell_of
 from floatscope_server.store.shapes import SCALARS
 from floatscope_server.tiles.points import Points, Records, records_of
 
-__all__ = ["Piece", "Series", "pooled_series", "raw_series", "scalar_figures", "scalar_series"]
+__all__ = ["Piece", "Series", "newest_scalars", "pooled_series", "raw_series", "scalar_figures", "scalar_series"]
 
 _MOST_READ_ANEW = 1 << 18
 """Steps around late points that are read in full, so that of a step that came twice the later one is shown alone.
@@ -186,7 +187,7 @@ def scalar_figures(session: Session, run_id: int, tails: Tails | None = None) ->
     """
     line = canonical_line(session, run_id)
     kept: dict[str, list[Any]] = {}
-    for row in session.connection().execute(_FIGURES, {"run": run_id}):
+    for row in _figures(session, run_id):
         if any(part.attempt == row.attempt and row.first_step <= part.last for part in line):
             kept.setdefault(row.name, []).append(row)
     ends = {part.attempt: part.last for part in line}
@@ -217,6 +218,37 @@ def scalar_figures(session: Session, run_id: int, tails: Tails | None = None) ->
                 "max": float(records.max[0]),
             }
     return dict(sorted(shown.items()))
+
+
+def newest_scalars(session: Session, run_id: int, tails: Tails | None = None) -> dict[str, tuple[int, float]]:
+    """Step and value of the newest point of each scalar, as ``scalar_figures`` has them.
+
+    The kept figures of the last attempt that has a series say it, unless a later one has replaced its end.
+    """
+    line = canonical_line(session, run_id)
+    place = {part.attempt: at for at, part in enumerate(line)}
+    kept: dict[str, list[Any]] = {}
+    for row in _figures(session, run_id):
+        if row.attempt in place and row.first_step <= line[place[row.attempt]].last:
+            kept.setdefault(row.name, []).append(row)
+    found: dict[str, tuple[int, float]] = {}
+    for name, rows in kept.items():
+        rank = min(row.rank for row in rows)
+        row = max((row for row in rows if row.rank == rank), key=lambda row: place[row.attempt])
+        if row.last_step > line[place[row.attempt]].last:
+            break
+        found[name] = row.last_step, math.nan if row.last is None else row.last
+    else:
+        return dict(sorted(found.items()))
+    figures = scalar_figures(session, run_id, tails)
+    return {name: (of["last_step"], of["last"]) for name, of in figures.items()}  # type: ignore[misc]
+
+
+def _figures(session: Session, run_id: int) -> Iterable[Any]:
+    now = now_of(session)
+    if now is not None:
+        return now.series.values()
+    return session.connection().execute(_FIGURES, {"run": run_id})
 
 
 _FIGURES_CELL = cell_of(4)

@@ -10,16 +10,19 @@ import numpy.typing as npt
 from sqlalchemy import bindparam, select
 from sqlmodel import Session, col
 
-from floatscope_server.models import Attempt, Stream, StreamState
+from floatscope_server.models import Stream, StreamState
 from floatscope_server.query.cells import Cells, Plane, Rows, Wanted, empty_plane
 from floatscope_server.query.directory import Directory
 from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.histtails import HistTails
 from floatscope_server.query.levels import Sealed, last_tile
-from floatscope_server.query.line import Stretch
-from floatscope_server.query.opentail import CHUNK, NEW_FRAMES, Chunk, OpenTail, TailKey
+from floatscope_server.query.line import Stretch, attempts_of
+from floatscope_server.query.memory import NotInMemoryError, now_of
+from floatscope_server.query.once import once
+from floatscope_server.query.opentail import CHUNK, MOST_CELLS, Chunk, OpenTail, TailKey, new_frames
 from floatscope_server.query.stepwise import made_plane
 from floatscope_server.query.tilecache import TileCache
+from floatscope_server.store.present import StreamNow
 from floatscope_server.store.repair import Suspect
 from floatscope_server.tiles.codec import is_missing
 from floatscope_server.tiles.geometry import Geometry
@@ -59,45 +62,55 @@ class Source:
     states: dict[int, State]
 
 
-# Built once: that takes longer than to run them.
-_STREAM = select(
-    col(Stream.id),
-    col(Stream.columns),
-    col(Stream.fan),
-    col(Stream.block),
-    col(Stream.keep_bits),
-    col(Stream.keep_bits_pooled),
-).where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
-_SEALED = select(
-    col(StreamState.attempt), col(StreamState.sealed), col(StreamState.epoch), col(StreamState.appends)
-).where(col(StreamState.stream_id) == bindparam("stream"))
-_ATTEMPTS = select(col(Attempt.n), col(Attempt.world), col(Attempt.last_step)).where(
-    col(Attempt.run_id) == bindparam("run")
+# Built once: that takes longer than to run it.
+_STREAM = (
+    select(
+        col(Stream.id),
+        col(Stream.columns),
+        col(Stream.fan),
+        col(Stream.block),
+        col(Stream.keep_bits),
+        col(Stream.keep_bits_pooled),
+        col(StreamState.attempt),
+        col(StreamState.sealed),
+        col(StreamState.epoch),
+        col(StreamState.appends),
+    )
+    .outerjoin(StreamState, col(StreamState.stream_id) == col(Stream.id))
+    .where(col(Stream.run_id) == bindparam("run"), col(Stream.name) == bindparam("name"))
 )
 
 
 def source_of(session: Session, run_id: int, name: str) -> Source | None:
     """The stream ``name`` of a run, or None if nothing of it has arrived."""
-    connection = session.connection()
-    stream = connection.execute(_STREAM, {"run": run_id, "name": name}).one_or_none()
+    now = now_of(session)
+    if now is not None:
+        stream = now.streams.get(name)
+    else:
+        stream = once(session, ("stream", run_id, name), lambda: _stream(session, run_id, name))
     if stream is None:
         return None
-    sealed = {attempt: row for attempt, *row in connection.execute(_SEALED, {"stream": stream.id})}
     states: dict[int, State] = {}
-    for n, world, last in connection.execute(_ATTEMPTS, {"run": run_id}):
-        upto, epoch, appends = sealed.get(n, (0, 0, 0))
+    for n, _, last, world in attempts_of(session, run_id):
+        upto, epoch, appends = stream.states.get(n, (0, 0, 0))
         last = -1 if last is None else last
         states[n] = State(sealed=upto, epoch=epoch, appends=appends, ranks=world, last=last)
+    columns, fan, block, keep_bits, keep_bits_pooled = stream.geometry
     geometry = None
-    if stream.columns is not None:
+    if columns is not None:
         geometry = Geometry(
-            columns=stream.columns,
-            fan=stream.fan,
-            block=stream.block,
-            keep_bits=stream.keep_bits,
-            keep_bits_pooled=stream.keep_bits_pooled,
+            columns=columns, fan=fan, block=block, keep_bits=keep_bits, keep_bits_pooled=keep_bits_pooled
         )
     return Source(stream=stream.id, geometry=geometry, states=states)
+
+
+def _stream(session: Session, run_id: int, name: str) -> StreamNow | None:
+    """Without its frames."""
+    rows = session.connection().execute(_STREAM, {"run": run_id, "name": name}).all()
+    if not rows:
+        return None
+    states = {row.attempt: (row.sealed, row.epoch, row.appends) for row in rows if row.attempt is not None}
+    return StreamNow(id=rows[0].id, geometry=tuple(rows[0][1:6]), states=states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +151,7 @@ class TileReader:
     def __init__(self, max_bytes: int) -> None:
         self.tiles = TileCache(max_bytes // 4)
         self._directory = Directory()
+        self._last_tiles: dict[tuple[int, int], tuple[int, int | None]] = {}
         self.histograms = HistTails()
         self.frames = FrameCache(max_bytes // 8)
         self.on_damaged: Callable[[Iterable[Suspect]], None] = _nobody
@@ -236,7 +250,7 @@ class TileReader:
                             found.take(chunk.first + start, planes, layers)
         rest = layers[found.steps < 0]
         if source.geometry is not None and state.sealed and len(rest):
-            tile = last_tile(session, source.stream, attempt)
+            tile = self._last_tile(session, source.stream, attempt, state.epoch)
             if tile is not None:
                 first = tile * source.geometry.columns
                 end = min(first + source.geometry.columns, state.last + 1)
@@ -275,6 +289,8 @@ class TileReader:
         commit, touched = _touched(session, source, attempt, state, after_commit)
         steps: list[npt.NDArray[np.int64]] = []
         pieces: list[dict[Wanted, Plane]] = []
+        if now_of(session) is not None:
+            _require_little(state, after_step, touched, len(layers))
         with self._tail.chunks(
             session, _key(source, attempt, state), max(state.sealed, after_step + 1), _END, _stats(wanted)
         ) as chunks:
@@ -304,6 +320,16 @@ class TileReader:
             for what in wanted
         }
         return Tail(steps=np.concatenate(steps) if steps else np.empty(0, np.int64), planes=joined, commit=commit)
+
+    def _last_tile(self, session: Session, stream: int, attempt: int, epoch: int) -> int | None:
+        """Another one only when what is sealed has changed."""
+        held = self._last_tiles.get((stream, attempt))
+        if held is None or held[0] != epoch:
+            held = epoch, last_tile(session, stream, attempt)
+            if len(self._last_tiles) >= _MOST_LAST_TILES:
+                self._last_tiles.clear()
+            self._last_tiles[stream, attempt] = held
+        return held[1]
 
     def _add_tail(
         self,
@@ -344,6 +370,8 @@ class TileReader:
 _END = 1 << 62
 
 _NEAR = 8
+
+_MOST_LAST_TILES = 1000
 
 
 class _Newest:
@@ -409,10 +437,17 @@ def _touched(
     session: Session, source: Source, attempt: int, state: State, after: int | None
 ) -> tuple[int, list[tuple[int, int]] | None]:
     """The newest frame of the open tail, and the steps (first, end) of those after ``after``."""
-    asked = {"stream": source.stream, "attempt": attempt, "after": after or 0, "sealed": state.sealed}
-    frames = session.connection().execute(NEW_FRAMES, asked).all()
+    frames = new_frames(session, source.stream, attempt, after=after or 0, sealed=state.sealed)
     newest = max((row.id for row in frames), default=after or 0)
     return newest, None if after is None else [(row.first, row.first + row.n) for row in frames]
+
+
+def _require_little(state: State, after_step: int, touched: list[tuple[int, int]] | None, layers: int) -> None:
+    steps = state.last - max(after_step, state.sealed - 1)
+    if touched is not None:
+        steps = min(steps, sum(end - first for first, end in touched))
+    if steps * layers > MOST_CELLS:
+        raise NotInMemoryError
 
 
 def _within(steps: npt.NDArray[np.int64], stretches: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:

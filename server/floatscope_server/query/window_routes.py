@@ -166,7 +166,7 @@ async def latest(
 
         return Tagged(tag=tag, settled=False, make=make)
 
-    return await services.shared(asked, known, question)
+    return await services.newest(run, asked, known, question)
 
 
 @router.get("/runs/{run}/tail", responses=BLOCK)
@@ -207,7 +207,7 @@ async def tail(
 
         return Tagged(tag=tag, settled=False, make=make)
 
-    return await services.shared(asked, known, question)
+    return await services.newest(run, asked, known, question)
 
 
 @router.get("/compare", responses=BLOCK)

@@ -34,7 +34,7 @@ from floatscope_server.store.caps import note_devices, within_caps
 from floatscope_server.store.dumps import store_dump
 from floatscope_server.store.framed import framed
 from floatscope_server.store.layermap import LayerMap
-from floatscope_server.store.ledger import KnownRun, KnownWriter, Ledger
+from floatscope_server.store.ledger import KnownRun, KnownSeries, KnownWriter, Ledger
 from floatscope_server.store.left_out import LeftOut
 from floatscope_server.store.lifecycle import ENDED, Sign, state_of_run
 from floatscope_server.store.naming import named_apart, upsert_layers
@@ -97,7 +97,12 @@ class Batch:
         self._now = now
         self._started_at = started_at
         self._credit = credit
-        self._frames: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+        """Of wal_frame, in the order in which they are written."""
+        self.parts: list[wire.Summaries | None] = []
+        """What each of them holds, of summaries."""
+        self.renewed: dict[int, dict[tuple[int, int, str], KnownSeries]] = {}
+        """Series by run, attempt, rank and name that have been written."""
         self.events: list[dict[str, Any]] = []
         self._writers: dict[str, KnownWriter] = {}
         self._mapped: set[str] = set()
@@ -130,6 +135,10 @@ class Batch:
     def last_seqs(self) -> dict[str, int]:
         """The newest seq of each writer that this transaction has heard of."""
         return {writer.id: writer.last_seq for writer in self._writers.values()}
+
+    def writers_of(self, run: KnownRun) -> list[KnownWriter]:
+        """Those of ``run`` whose rows it writes."""
+        return [writer for number, writer in self._writers.items() if number in run.writers]
 
     def touch(self, run: KnownRun, writer: KnownWriter) -> None:
         """Note that both rows are to be written."""
@@ -313,8 +322,17 @@ class Batch:
     ) -> None:
         more = CONTINUED if body.continued else 0
 
-        def add(stream: str, first: int, n: int, flags: int, data: bytes, rank: int = writer.rank) -> None:
-            self._frames.append(
+        def add(
+            stream: str,
+            first: int,
+            n: int,
+            flags: int,
+            data: bytes,
+            rank: int = writer.rank,
+            part: wire.Summaries | None = None,
+        ) -> None:
+            self.parts.append(part)
+            self.rows.append(
                 {
                     "stream_id": self._stream(run, writer.attempt, stream),
                     "attempt": writer.attempt,
@@ -330,7 +348,7 @@ class Batch:
 
         for summary in body.summaries:
             flags = NONFINITE if any_nonfinite(summary) else 0
-            add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, pack(summary))
+            add(f"layer/{summary.kind}", summary.first_step, summary.steps, flags, pack(summary), part=summary)
         for histogram in body.histograms:
             add(f"hist/{histogram.kind}", histogram.first_step, histogram.steps, 0, wire.encode(histogram))
         for rank, scalars in ((writer.rank, body.scalars), (ALL_RANKS, merged)):
@@ -368,7 +386,7 @@ class Batch:
 
     def _stream(self, run: KnownRun, attempt: int, name: str) -> int:
         if name not in run.streams:
-            stream = Stream(run_id=run.id, name=name)
+            stream = Stream(id=self._ledger.numbers.next(self._session, Stream), run_id=run.id, name=name)
             self._session.add(stream)
             self._session.flush()
             assert stream.id is not None
@@ -384,8 +402,8 @@ class Batch:
 
     def flush(self) -> None:
         """Write everything collected; the caller commits."""
-        self.frames = len(self._frames)
-        append(self._connection, WalFrame, self._frames)
+        self.frames = len(self.rows)
+        append(self._connection, WalFrame, self.rows)
         if self.events:
             self._connection.execute(_INSERT_EVENTS, self.events)
         self._left_out.write()
@@ -393,6 +411,8 @@ class Batch:
             self._write_writer(writer)
         for run in self.changed.values():
             self._write_run(run)
+            if run.renewed:
+                self.renewed[run.id] = dict(run.renewed)
             write_series(self._connection, run)
             forget_waiting(run)
         self._session.flush()

@@ -27,6 +27,7 @@ __all__ = [
     "histograms_of",
     "is_whole",
     "scalars_of",
+    "sound_frame",
     "summaries_of",
 ]
 
@@ -57,6 +58,15 @@ def framed(part: bytes) -> bytes:
 def frame_of(data: bytes) -> Frame | None:
     """Summaries as a frame."""
     return _read(data, lambda data: Frame.of(SUMMARIES.decode(data)), _is_sound)
+
+
+def sound_frame(part: wire.Summaries) -> Frame | None:
+    """What ``frame_of`` makes of ``part`` once it is stored."""
+    try:
+        frame = Frame.of(part)
+        return frame if _is_sound(frame) else None
+    except _DAMAGED:
+        return None
 
 
 def summaries_of(data: bytes) -> wire.Summaries | None:

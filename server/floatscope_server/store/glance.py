@@ -192,7 +192,11 @@ def _least(frame: Frame, log2_max: npt.NDArray[np.float64]) -> tuple[float, int,
     fields, among = frame.fields, np.arange(len(frame.layers))
     if not ("scale" in fields or fields["nans"].any() or fields["infs"].any()) and frame.observed.all():
         peaks = headroom_bits(fields["absmax"].max(axis=0).astype(np.float64), log2_max).astype(np.float32)
-        among = np.flatnonzero(peaks == np.fmin.reduce(peaks))
+        lowest = np.fmin.reduce(peaks)
+        if frame.steps == 1:
+            # A block of one step, of which there may be hundreds a second: there is no step left to look for.
+            return (float(lowest), 0, int(np.argmax(peaks == lowest))) if lowest < math.inf else None
+        among = np.flatnonzero(peaks == lowest)
         plane = headroom_bits(fields["absmax"][:, among].astype(np.float64), log2_max[among]).astype(np.float32)
     else:
         plane = headroom(frame, log2_max)

@@ -100,7 +100,7 @@ def greet(
                     hint="use another data folder, or another name for the run",
                 )
             config, unfit = _fit(hello.config)
-            found = _new_run(session, hello, config, now)
+            found = _new_run(session, ledger.numbers.next(session, Run), hello, config, now)
         run = found
         began = _began(hello, now)
         attempt = identity.attempt or _inferred(run, hello, began)
@@ -198,8 +198,9 @@ def _unfit(value: object, room: int) -> str | None:
     return next((reason for item in items if (reason := _unfit(item, room - 1)) is not None), None)
 
 
-def _new_run(session: Session, hello: wire.Hello, config: dict[str, Any], now: float) -> KnownRun:
+def _new_run(session: Session, number: int | None, hello: wire.Hello, config: dict[str, Any], now: float) -> KnownRun:
     row = Run(
+        id=number,
         name=hello.identity.run,
         state="live",
         attempt=hello.identity.attempt or 1,

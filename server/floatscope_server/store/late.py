@@ -20,6 +20,7 @@ from sqlmodel import Session
 from floatscope_server.store.climb import Climb, repaired
 from floatscope_server.store.due import Due, layers_of
 from floatscope_server.store.lateness import gap_of, late_ranks, let_wait, refusal, store_events
+from floatscope_server.store.present import concerns
 from floatscope_server.store.summary_tail import FrameKey, Tail, frames_between
 from floatscope_server.store.tilestore import (
     Place,
@@ -119,6 +120,7 @@ class Late:
 
         def write(session: Session) -> None:
             connection = session.connection()
+            concerns(session, key.run_id, key.stream_id)
             if rows:
                 change(connection, key)
                 settle_geometry(connection, key.stream_id, due.geometry)
@@ -206,6 +208,7 @@ class Late:
         upto = self._first + self._due.geometry.columns
 
         def refused(session: Session) -> None:
+            concerns(session, self._key.run_id, self._key.stream_id)
             hold(session.connection(), self._key)
             close_frames(session.connection(), ((frame.id, frame.first, frame.n) for frame in keys), upto)
             session.add_all(gap_of(self._due, frames, text) for frames in _by_rank(keys))

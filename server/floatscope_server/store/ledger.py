@@ -20,6 +20,7 @@ from floatscope_server.models import Attempt, DeviceFacts, LayerRow, Run, Scalar
 from floatscope_server.store.glance import Glance
 from floatscope_server.store.layermap import LayerMap
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.numbers import Numbers
 from floatscope_server.store.shapes import FACTS
 from floatscope_server.store.together import Together
 
@@ -84,13 +85,15 @@ class KnownSeries:
     def add(self, steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
         """Take in points in the order in which they came; at least one."""
         first, last = int(steps[0]), int(steps[-1])
-        low, high = first, last
+        low, high, newest = first, last, -1
         if not (rising := bool((steps[1:] > steps[:-1]).all())):
             low, high = int(steps.min()), int(steps.max())
+            # Of a step that came twice the later one.
+            newest = len(steps) - 1 - int(np.argmax(steps[::-1]))
         self.ordered = self.ordered and first > self.last_step and rising
         self.first_step = low if self.n == 0 else min(self.first_step, low)
-        if last >= self.last_step:
-            self.last = float(values[-1])
+        if high >= self.last_step:
+            self.last = float(values[newest])
         self.last_step = max(self.last_step, high)
         self.n += len(steps)
         self.min = float(np.fmin.reduce(values, initial=self.min))
@@ -189,6 +192,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.runs: dict[str, KnownRun] = {}
+        self.numbers = Numbers()
         self._of_writer: dict[str, KnownRun] = {}
 
     def clear(self) -> None:

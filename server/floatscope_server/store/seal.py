@@ -18,6 +18,7 @@ from floatscope_server.store.climb import Climb, completed
 from floatscope_server.store.due import Due, layers_of
 from floatscope_server.store.late import ROWS, Late, Store
 from floatscope_server.store.lateness import gap_of, store_events
+from floatscope_server.store.present import concerns
 from floatscope_server.store.summary_tail import FrameKey, Tail, frames_between
 from floatscope_server.store.tilestore import (
     Place,
@@ -57,6 +58,7 @@ class Seal:
         """Take a frame that cannot be read out of the way, and say so."""
 
         def dropped(session: Session) -> None:
+            concerns(session, due.key.run_id, due.key.stream_id)
             hold(session.connection(), due.key)
             session.connection().execute(delete(WalFrame).where(col(WalFrame.id) == frame.id))
             session.add(gap_of(due, [frame], "a stored frame was damaged"))
@@ -131,6 +133,7 @@ class Seal:
                 begun: bool = begun,
             ) -> None:
                 connection = session.connection()
+                concerns(session, key.run_id, key.stream_id)
                 if last:
                     finish(session, key)
                 elif begun:

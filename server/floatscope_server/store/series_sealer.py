@@ -23,6 +23,7 @@ from floatscope_server.query.ranks import reach_of
 from floatscope_server.store.framed import devices_of, histograms_of, scalars_of
 from floatscope_server.store.hist_merge import merge_histograms
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.present import concerns
 from floatscope_server.store.pyramid import Changes, Piece, grow, whole_from
 from floatscope_server.store.shapes import HISTOGRAM_BLOCK, HISTOGRAM_SHAPE, figures_of, series_shape
 from floatscope_server.store.tail import Tail, aligned, free_devices, free_frames, is_over, kept_from, tail_of
@@ -375,6 +376,7 @@ def commit(session: Session, prepared: Prepared) -> None:
     """Write it; the caller commits. ``MovedError``, and then nothing must be committed, when it is of an old state."""
     item = prepared.due
     connection = session.connection()
+    concerns(session, item.run_id, item.stream_id)
     state = connection.execute(
         update(StreamState)
         .where(

@@ -14,9 +14,9 @@ _TIMES = 2.0
 class Share:
     """Leaves the interpreter to others for twice as long as it was used.
 
-    Whoever computes gives the interpreter up after 5 ms (``sys.getswitchinterval``), and not before; all others ask for
-    it anew after each system call. A step of 8 ranks that is received, committed and sent to 20 viewers takes more
-    than a hundred of these, so that it comes half a second late while a thread computes without a break.
+    Whoever computes gives the interpreter up after ``sys.getswitchinterval``, and not before; all others ask for it
+    anew after each system call. A step of 8 ranks that is received, committed and sent to 20 viewers takes more than a
+    hundred of these: at 5 ms it comes half a second late while a thread computes without a break.
 
     ``wait`` sleeps for as many seconds, or less if nothing is to be waited for any more. ``cpu`` gives the seconds that
     this thread has computed. ``hurry``: there are no pauses.

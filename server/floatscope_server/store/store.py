@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TypeVar
 
@@ -24,9 +23,10 @@ from floatscope_server.settings import Settings
 from floatscope_server.store.batch import Batch, Reply
 from floatscope_server.store.epoch import settled_epoch
 from floatscope_server.store.hello import greet, read_by, refusal
-from floatscope_server.store.inbox import Counters, Incoming, Job, guarded, later
+from floatscope_server.store.inbox import Counters, Inbox, Incoming, Job, guarded, later
 from floatscope_server.store.ledger import Ledger
 from floatscope_server.store.lifecycle import ENDED
+from floatscope_server.store.present import Present
 from floatscope_server.store.removal import condemn
 from floatscope_server.store.replay import replay, replay_since
 
@@ -70,11 +70,8 @@ class Store:
         self.layers_version = 0
         """Another one whenever layers have changed, before anybody is told."""
         self._clock = clock
-        self._queue: deque[Incoming | Job] = deque()
-        self._waiting: Counter[str] = Counter()
-        self._full = False  # whether a writer has as many messages in the queue as it may have in flight
-        self._wake = threading.Condition()
-        self._stopping = False
+        self._inbox = Inbox()
+        self.present = Present(shared=settings.postgres)
         self._thread: threading.Thread | None = None
         self._ledger = Ledger()
         self._reader: Reader | None = None
@@ -90,7 +87,8 @@ class Store:
     def start(self) -> None:
         """Open the store, bring its schema up to date, start the writer; ``StoreError`` if that cannot be done."""
         opened: Future[None] = Future()
-        self._stopping = self.given_up = False
+        self.given_up = False
+        self._inbox.open()
         self._thread = threading.Thread(target=self._main, args=(opened,), name="floatscope-store", daemon=True)
         self._thread.start()
         try:
@@ -105,9 +103,7 @@ class Store:
         """Commit what was handed in, then close."""
         if self._thread is None:
             return
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._inbox.close()
         self._thread.join()
         self._thread = None
         if self._reader is not None:
@@ -120,7 +116,7 @@ class Store:
 
         ``reply`` is called from the writer thread, once what it answers is on disk; it must not block.
         """
-        self._put(Incoming(writer=writer_id, message=message, reply=reply))
+        self._inbox.put(Incoming(writer=writer_id, message=message, reply=reply))
 
     # What everybody asks.
 
@@ -128,9 +124,16 @@ class Store:
         """Run ``fn`` in the writer thread in a transaction of its own; returns or raises what it did."""
 
         def in_transaction(connection: Connection) -> _T:
-            with connection.begin(), Session(connection, expire_on_commit=False) as session:
-                result = fn(session)
-                session.flush()
+            try:
+                with connection.begin(), Session(connection, expire_on_commit=False) as session:
+                    self.present.begin_job(session)
+                    result = fn(session)
+                    session.flush()
+            except DBAPIError:
+                # It may be on disk or not.
+                self.present.forget()
+                raise
+            self.present.end_job(session, connection)
             return result
 
         return self._in_writer(in_transaction)
@@ -138,7 +141,7 @@ class Store:
     def _in_writer(self, run: Callable[[Connection], _T]) -> _T:
         assert threading.current_thread() is not self._thread, "an observer must not wait for the thread it runs in"
         job = Job(run=run, future=Future())
-        self._put(job)
+        self._inbox.put(job)
         return job.future.result()  # type: ignore[return-value]
 
     def settle(self) -> None:
@@ -165,6 +168,13 @@ class Store:
             for observe in self.run_observers:
                 observe(name)
         return found
+
+    def keep_present(self, name: str) -> None:
+        """Have ``present`` keep the run ``name``, which exists, from soon on."""
+        if self.present.want(name):
+            # A store that takes nothing any more still answers.
+            with suppress(StoreError):
+                self._inbox.put(Job(run=lambda connection: self.present.load(connection, name), future=Future()))
 
     def read(self) -> AbstractContextManager[Session]:
         """A read-only session on one snapshot."""
@@ -196,21 +206,12 @@ class Store:
 
     # The writer thread.
 
-    def _put(self, item: Incoming | Job) -> None:
-        with self._wake:
-            if self._stopping:
-                raise StoreError("the store takes nothing any more: the server is stopping, or its log says why")
-            self._queue.append(item)
-            if isinstance(item, Incoming):
-                self._waiting[item.writer] += 1
-                self._full |= self._waiting[item.writer] >= wire.MAX_IN_FLIGHT
-            self._wake.notify()
-
     def _main(self, opened: Future[None]) -> None:
         try:
             with self.database.writer() as connection:
                 with self.database.understood():
                     self._load_meta(connection)
+                self.present.watch(connection)
                 opened.set_result(None)
                 self._loop(connection)
         except BaseException as error:  # noqa: BLE001 - logged, or handed to whoever opens
@@ -226,11 +227,8 @@ class Store:
 
     def _end(self) -> None:
         """Answer what nobody will take up any more."""
-        with self._wake:
-            self._stopping = True
-            left = [*self._in_hand, *self._queue]
-            self._queue.clear()
-        for item in left:
+        self.present.forget()
+        for item in (*self._in_hand, *self._inbox.rest()):
             if isinstance(item, Job):
                 item.future.set_exception(StoreError("the store's writer has ended; the server's log says why"))
             elif not item.answered:
@@ -239,6 +237,7 @@ class Store:
     def _load_meta(self, connection: Connection) -> None:
         with connection.begin(), Session(connection) as session:
             self.epoch = settled_epoch(session, self.database.place(connection))
+            self._ledger.numbers.start(session)
             session.commit()
         self._started_at = self._clock()
 
@@ -246,14 +245,9 @@ class Store:
         committed = 0.0
         ticked = checkpointed = time.monotonic()
         while True:
-            with self._wake:
-                while not self._queue and not self._stopping:
-                    left = ticked + _TICK_S - time.monotonic()
-                    if left <= 0 or not self._wake.wait(left):
-                        break
-                first = self._queue[0] if self._queue else None
-                if first is None and self._stopping:
-                    return
+            first = self._inbox.first(ticked + _TICK_S)
+            if first is None and self._inbox.closed:
+                return
             if time.monotonic() - ticked >= _TICK_S:
                 ticked = time.monotonic()
                 self._tick(connection)
@@ -263,47 +257,27 @@ class Store:
                     checkpointed = ticked
                     self.database.checkpoint(connection)
             if isinstance(first, Job):
-                with self._wake:
-                    self._queue.popleft()
+                job = self._inbox.job()
+                assert job is first
                 self._run_job(connection, first)
             elif first is not None:
-                self._gather(committed + self.settings.commit_interval_s)
+                self._inbox.gather(committed + self.settings.commit_interval_s)
                 self._hold_back(connection)
-                self._in_hand = self._take()
+                self._in_hand = self._inbox.take()
                 self._commit(connection, self._in_hand)
                 self._in_hand = []
                 committed = time.monotonic()
-            if self._settling and not self._queue:
+            if self._settling and not self._inbox:
                 self._settling = False
                 checkpointed = time.monotonic()
                 self.database.checkpoint(connection)
 
-    def _gather(self, until: float) -> None:
-        """Wait for more to commit, but not where a writer has sent all that it may before it is answered."""
-        with self._wake:
-            while not (self._stopping or self._full) and (left := until - time.monotonic()) > 0:
-                self._wake.wait(left)
-
     def _hold_back(self, connection: Connection) -> None:
         end = time.monotonic() + _HELD_BACK_S
-        while self.lagging() and not self._stopping and (left := end - time.monotonic()) > 0:
-            with self._wake:
-                job = next((item for item in self._queue if isinstance(item, Job)), None)
-                if job is None:
-                    self._wake.wait(left)
-                    continue
-                self._queue.remove(job)
-            self._run_job(connection, job)
-
-    def _take(self) -> list[Incoming]:
-        """The messages up to the next job."""
-        taken: list[Incoming] = []
-        with self._wake:
-            self._waiting, self._full = Counter(), False
-            while self._queue and isinstance(item := self._queue[0], Incoming):
-                self._queue.popleft()
-                taken.append(item)
-        return taken
+        while self.lagging() and not self._inbox.closed and (left := end - time.monotonic()) > 0:
+            job = self._inbox.job(left)
+            if job is not None:
+                self._run_job(connection, job)
 
     def _run_job(self, connection: Connection, job: Job) -> None:
         try:
@@ -331,12 +305,14 @@ class Store:
             raise
         except Exception as error:  # noqa: BLE001 - logged
             self._ledger.clear()
+            self.present.forget()
             if trouble(error) is None:
                 _log.exception("the state of the runs could not be written")
             else:
                 self._failing = True
                 self._complain(f"the server cannot write: {reason(error)}")
         else:
+            self.present.proved()
             self._announce(changed, set())
 
     def _tick_in(self, session: Session) -> set[str]:
@@ -374,11 +350,13 @@ class Store:
                 for item in messages:
                     self._apply(batch, session, item)
                 batch.flush()
+                numbers = self.present.numbers(connection, batch)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever failed, the agent must be told
             # What the ledger learned in this transaction was never stored.
             self._ledger.clear()
+            self.present.forget()
             self.counters.failed_commits += 1
             found = trouble(error)
             self._failing = found is not None
@@ -398,12 +376,17 @@ class Store:
         self.counters.commits += 1
         self.counters.blocks += len(batch.observations)
         self.counters.frames += batch.frames
-        self._answer(batch)
+        self._answer(batch, numbers)
         self._tell(batch.observations)
         self._announce({run.name for run in batch.changed.values()}, batch.relayered)
 
-    def _answer(self, batch: Batch) -> None:
-        """It is committed."""
+    def _answer(self, batch: Batch, numbers: Sequence[int]) -> None:
+        """It is committed, its frames with ``numbers``."""
+        try:
+            self.present.committed(batch, numbers)
+        except Exception:  # noqa: BLE001 - logged: the database has it, and what is committed must be acknowledged
+            self.present.forget()
+            _log.exception("what runs have come to cannot be kept in memory")
         self._committed.update(batch.last_seqs())
         self.layers_version += bool(batch.relayered)
         for reply, answer in batch.replies:
@@ -492,8 +475,10 @@ class Store:
                 batch = self._batch(session)
                 batch.apply(item.writer, message, lambda _: item.answer(refused))
                 batch.flush()
+                numbers = self.present.numbers(connection, batch)
         except Exception as error:  # noqa: BLE001 - logged, and the agent is told to keep the batch
             self._ledger.clear()
+            self.present.forget()
             self._failing = True
             if (found := trouble(error)) is not None:
                 self._postpone_all([item], found, error)
@@ -501,4 +486,4 @@ class Store:
                 _log.exception("that a message could not be stored could not be stored either")
                 self._postpone(item, "internal", "the server failed on this batch")
             return
-        self._answer(batch)
+        self._answer(batch, numbers)
