@@ -45,4 +45,8 @@ for step in range(5):
 if rank == 0:
     torch.save(dict(zip(names, model.state_dict().values(), strict=True)), Path(weights))
 if ranks > 1:
+    # DDP holds the group. Its threads give back Python objects, and one that does so while the interpreter ends aborts
+    # the process: they end before.
+    del model, out, loss
+    distributed.barrier()
     distributed.destroy_process_group()
