@@ -107,7 +107,7 @@ def sync(directory: Path, url: str) -> int:
     return subprocess.run(command, timeout=120, stdout=subprocess.DEVNULL, check=False).returncode
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_a_killed_trainer_loses_at_most_a_second(tmp_path: Path, real: RealServer, kills: int) -> None:
     rng = random.Random(5)
     proxy = FaultProxy(real.url)

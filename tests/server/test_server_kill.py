@@ -37,7 +37,7 @@ from tests.server.programs import Command
 
 _RANKS = 3
 
-_Kills = pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
+_Kills = pytest.mark.parametrize("kills", [3, pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_killed_server_has_lost_nothing_it_acknowledged_and_doubled_nothing(
             assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_a_killed_postgresql_has_lost_nothing_and_the_server_goes_on_by_itself(
     kills: int,
     cluster_on_disk: Cluster,
