@@ -137,6 +137,7 @@ def test_an_infinite_value_is_the_worst() -> None:
             "overhead: 12 % of the step time, 12 times the budget of 1 %",
         ),
         ({"share": 0.02, "budget": 0.0, "limit": "", "every": {}}, "overhead: 2 % of the step time, no budget"),
+        ({"share": 1.13, "budget": 0.0, "limit": "", "every": {}}, "overhead: 110 % of the step time, no budget"),
     ],
 )
 def test_what_the_agent_costs_is_a_line(cost: dict[str, Any], said: str) -> None:

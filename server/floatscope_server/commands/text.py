@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from floatscope._log import percentage
+
 __all__ = ["LISTED", "counted", "run_lines", "runs_lines"]
 
 LISTED = 20
@@ -114,7 +116,7 @@ def _overhead(overhead: dict[str, Any], *, over: bool) -> str:
     of_budget = f", {_portion(share / budget)} the budget of {100 * budget:.3g} %" if budget else ", no budget"
     limit = f" ({overhead['limit']})" if overhead["limit"] else ""
     reads = ", ".join(f"{kind} {_interval(every)}" for kind, every in overhead["every"].items())
-    return f"overhead: {100 * share:.2g} % of the step time{of_budget}{limit}" + (f"; reads {reads}" if reads else "")
+    return f"overhead: {percentage(share)} of the step time{of_budget}{limit}" + (f"; reads {reads}" if reads else "")
 
 
 def _portion(share: float) -> str:
