@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+from floatscope._log import percentage
+
 __all__ = ["KINDS", "WIDEST", "Change", "Governor", "StepCost"]
 
 KINDS = ("activations", "histograms", "updates", "weights", "gradients")
@@ -208,7 +210,7 @@ class Governor:
             wanted = self._narrowed_once(model)
         else:
             return
-        because = f"the agent costs {100 * share:.2g} % of the step time and may cost {100 * self.budget:.3g} %"
+        because = f"the agent costs {percentage(share)} of the step time and may cost {100 * self.budget:.3g} %"
         for kind in (kind for kind in KINDS if wanted[kind] != self.every[kind]):
             if wanted[kind] > self.every[kind] and kind in self._samples:
                 self._samples[kind].fresh = False

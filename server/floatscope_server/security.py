@@ -48,7 +48,8 @@ def _no_scope(needed: str) -> Refusal:
         401,
         "unauthorized",
         f"this needs a token with the scope {needed}",
-        "sign in with a token from the server's token file, or send it as `Authorization: Bearer TOKEN`",
+        "sign in with a token from the server's token file; commands and floatscope.Client take it from "
+        "FLOATSCOPE_TOKEN, a request sends it as `Authorization: Bearer TOKEN`",
     )
 
 

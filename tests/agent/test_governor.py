@@ -87,6 +87,12 @@ def test_activations_give_way_first_and_soon(step_s: float) -> None:
     assert "4.4 % of the step time" in training.changes[0][1].because
 
 
+def test_a_cost_above_the_step_time_is_said_in_digits() -> None:
+    training = Training(lambda step: 0.001, {"gradients": 1.13e-3})
+    training.run(20)
+    assert "the agent costs 110 % of the step time" in training.changes[0][1].because
+
+
 def test_gradients_that_cost_too_much_alone_give_way_too() -> None:
     training = Training(lambda step: 0.01, {"gradients": 4e-4, "activations": 2e-3, "weights": 1e-3}, histogram_s=1e-4)
     governor = training.run(3000)

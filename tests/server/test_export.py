@@ -270,7 +270,7 @@ def test_a_question_that_cannot_be_answered_is_one_line(
         assert said in line
     for asked in (True, False):
         assert exported("--to", target, name="other", asked=asked) == 2
-        assert "'other'" in capsys.readouterr().err
+        assert "no run 'other'; `floatscope runs` lists them" in capsys.readouterr().err
     assert not Path(target).exists()
 
 

@@ -120,7 +120,7 @@ def test_an_infinite_value_is_the_worst() -> None:
 @pytest.mark.parametrize(
     ("cost", "said"),
     [
-        (UNKNOWN, "overhead: not known yet"),
+        (UNKNOWN, "overhead: not told"),
         (
             {"share": 0.0062, "budget": 0.01, "limit": "", "every": {"activations": 20, "gradients": 1, "updates": 0}},
             (
@@ -137,10 +137,16 @@ def test_an_infinite_value_is_the_worst() -> None:
             "overhead: 12 % of the step time, 12 times the budget of 1 %",
         ),
         ({"share": 0.02, "budget": 0.0, "limit": "", "every": {}}, "overhead: 2 % of the step time, no budget"),
+        ({"share": 1.13, "budget": 0.0, "limit": "", "every": {}}, "overhead: 110 % of the step time, no budget"),
     ],
 )
 def test_what_the_agent_costs_is_a_line(cost: dict[str, Any], said: str) -> None:
     assert said in shown(overhead=cost)
+
+
+@pytest.mark.parametrize("state", ["live", "stalled"])
+def test_what_it_costs_is_to_come_while_a_run_goes_on(state: str) -> None:
+    assert "overhead: not known yet" in shown(state=state, overhead=UNKNOWN)
 
 
 def test_one_is_no_plural() -> None:

@@ -99,6 +99,8 @@ def test_each_route_lets_in_the_scopes_of_the_table_and_no_other(
             allowed = needed == "open" or scope in {needed, "admin"}
             refused = reply.status == 401 and reply.json["error"]["code"] == "unauthorized"
             assert refused != allowed, (method, path, scope, reply.status)
+            if refused:
+                assert "FLOATSCOPE_TOKEN" in reply.json["error"]["hint"]
 
 
 def test_each_socket_too(guarded: tuple[Running, dict[str, str]]) -> None:

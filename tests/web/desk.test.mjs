@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { DESK } from "../../web/data/desk-route.js";
-import { alertsShown, choices, covers, openTally, perState, together, whoDid } from "../../web/data/desk.js";
+import { alertsShown, choices, covers, openTally, otherLayers, perState, together, whoDid } from "../../web/data/desk.js";
 
 /** @param {Partial<import("../../web/data/health.js").Alert>} given @returns {import("../../web/data/health.js").Alert} */
 const alert = (given) => ({
@@ -67,4 +67,10 @@ test("the frame tells how many are open and how grave the worst is", () => {
   assert.deepEqual(openTally([run(0, 2, 1), run(0, 0, 4)]), { open: 7, worst: "warning" });
   assert.deepEqual(openTally([run(1, 0, 0)]), { open: 1, worst: "critical" });
   assert.deepEqual(openTally([]), { open: 0, worst: null });
+});
+
+test("the layer that an alert names is none of the others", () => {
+  assert.deepEqual(otherLayers(alert({ layer: "a", detail: { layers: ["a", "b"] } })), ["b"]);
+  assert.deepEqual(otherLayers(alert({ layer: null, detail: { layers: ["a", "b"] } })), ["a", "b"]);
+  assert.deepEqual(otherLayers(alert({ layer: "a" })), []);
 });

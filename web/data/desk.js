@@ -113,3 +113,8 @@ export function together(open, past) {
   const known = new Map([...past, ...open].map((alert) => [alert.id, alert]));
   return [...known.values()].sort((a, b) => Number(b.id) - Number(a.id));
 }
+
+/** @param {Alert} alert @returns {readonly string[]} layers that it was seen in beside the one that it names */
+export function otherLayers(alert) {
+  return (alert.detail?.layers ?? []).filter((name) => name !== alert.layer);
+}

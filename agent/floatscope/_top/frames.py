@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from floatscope._log import percentage
 from floatscope._top.cells import Line, fitted, readable, width_of
 
 __all__ = ["Known", "LayerBits", "frame"]
@@ -140,7 +141,7 @@ def _run(run: dict[str, Any], known: Known, width: int, height: int) -> list[Lin
             (f"  step {max(0, run['steps'] - 1)}", "bold"),
             (f"  loss {_number(last['loss'])}  grad norm {_number(last['grad_norm'])}", ""),
             (f"  loss scale {_number(last['loss_scale'])}" if last["loss_scale"] is not None else "", ""),
-            ("" if cost is None else f"  cost {100 * cost:.2g} %", "dim"),
+            ("" if cost is None else f"  cost {percentage(cost)}", "dim"),
         ],
         [
             ("worst headroom ", ""),

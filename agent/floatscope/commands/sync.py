@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     elif not deliveries:
         print(f"nothing waits in {home.path}")
     if any(one.waiting for one in deliveries) and not args.json:
-        print("what waits stays on this disk: start that server, or send it to another with --server URL")
+        print("what waits stays on this disk until that server answers and takes it; --server URL names another")
     if alive and not args.json:
         print(f"{alive} in use: a training that runs, or another sync, sends those")
     return 0 if all(one.complete for one in deliveries) else 1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floatscope_server.commands.source import UnansweredError, configure_place
+from floatscope_server.commands.source import UnansweredError, configure_place, no_such_run
 from floatscope_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def _source(args: argparse.Namespace) -> Iterator[Source]:
             with folder(Settings(data=Path(args.data)) if args.data else Settings.of_store()) as source:
                 yield source
     except UnknownRunError:
-        raise UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
+        raise no_such_run(args.name) from None
     except (ClientError, StoreError, ValueError) as error:
+        if isinstance(error, ClientError) and error.code == "unknown_run":
+            raise no_such_run(args.name) from None
         raise UnansweredError(str(error)) from error

@@ -9,7 +9,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from floatscope_server.commands.source import UnansweredError, configure_place
+from floatscope_server.commands.source import UnansweredError, configure_place, no_such_run
 from floatscope_server.settings import Settings
 
 HELP = "write a run as one HTML file that opens without a server"
@@ -64,6 +64,8 @@ def _content(args: argparse.Namespace) -> bytes:
         try:
             return Client(server).report(args.name, language=args.language)
         except (ClientError, ValueError) as error:
+            if isinstance(error, ClientError) and error.code == "unknown_run":
+                raise no_such_run(args.name) from None
             raise UnansweredError(str(error)) from error
     try:
         from floatscope_server.database import StoreError
@@ -77,6 +79,6 @@ def _content(args: argparse.Namespace) -> bytes:
         with folder(Settings(data=Path(args.data)) if args.data else Settings.of_store()) as source:
             return report(source, args.name, language=args.language, at=datetime.now(UTC)).encode()
     except UnknownRunError:
-        raise UnansweredError(f"there is no run {args.name!r}; `floatscope runs` lists them") from None
+        raise no_such_run(args.name) from None
     except (StoreError, ValueError) as error:
         raise UnansweredError(str(error)) from error

@@ -18,7 +18,7 @@ from floatscope._top.cells import readable
 from floatscope_server.commands.text import LISTED, run_lines, runs_lines
 from floatscope_server.settings import DEFAULT_PORT, Settings
 
-__all__ = ["UnansweredError", "answer", "ask", "configure", "configure_place", "judged"]
+__all__ = ["UnansweredError", "answer", "ask", "configure", "configure_place", "judged", "no_such_run"]
 
 _TIMEOUT_S = 30.0
 _ALL_RUNS = "/api/v1/runs?archived=true"
@@ -87,6 +87,11 @@ def _unknown(name: str, known: list[str]) -> UnansweredError:
         return UnansweredError(f"there is no run {name!r}, nor any other yet")
     listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
     return UnansweredError(f"there is no run {name!r}; there are: {listed}")
+
+
+def no_such_run(name: str) -> UnansweredError:
+    """For commands that ask for one run and do not know the others."""
+    return UnansweredError(f"there is no run {name!r}; `floatscope runs` lists them")
 
 
 def _from_server(server: str, name: str | None, archived: bool) -> Any:  # noqa: ANN401 - JSON

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from floatscope._log import percentage
+
 __all__ = ["LISTED", "counted", "run_lines", "runs_lines"]
 
 LISTED = 20
@@ -57,7 +59,7 @@ def run_lines(run: dict[str, Any]) -> Iterator[str]:
     attempts = counted(len(run["attempts"]), "attempt")
     yield f"{run['run']}: {run['state']}, {counted(run['steps'], 'step')}, {attempts}, ranks {run['ranks']}"
     yield f"{counted(len(run['layers']), 'layer')}; observed: {_observed(run['coverage']['observed'])}"
-    yield _overhead(run["overhead"])
+    yield _overhead(run["overhead"], over=run["state"] not in ("live", "stalled"))
     yield from _verdicts(run)
     yield from _scalars(run["scalars"], {layer["name"] for layer in run["layers"]})
     skipped = run["skipped_steps"]
@@ -107,14 +109,14 @@ def _verdicts(run: dict[str, Any]) -> Iterator[str]:
         yield f"doctor{f' on {shown}' if len(hosts) > 1 else ''}, {text}"
 
 
-def _overhead(overhead: dict[str, Any]) -> str:
+def _overhead(overhead: dict[str, Any], *, over: bool) -> str:
     share, budget = overhead["share"], overhead["budget"]
     if share is None:
-        return "overhead: not known yet"
+        return "overhead: not told" if over else "overhead: not known yet"
     of_budget = f", {_portion(share / budget)} the budget of {100 * budget:.3g} %" if budget else ", no budget"
     limit = f" ({overhead['limit']})" if overhead["limit"] else ""
     reads = ", ".join(f"{kind} {_interval(every)}" for kind, every in overhead["every"].items())
-    return f"overhead: {100 * share:.2g} % of the step time{of_budget}{limit}" + (f"; reads {reads}" if reads else "")
+    return f"overhead: {percentage(share)} of the step time{of_budget}{limit}" + (f"; reads {reads}" if reads else "")
 
 
 def _portion(share: float) -> str:

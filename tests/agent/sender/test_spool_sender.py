@@ -212,7 +212,9 @@ def test_sync_says_what_it_cannot_do(
     server.start()
     server.refusal = wire.Refused(code="unauthorized", message="no token", hint="give one")
     assert sync(place) == 1
-    assert "the server refused: no token (give one)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the server refused: no token (give one)" in said
+    assert "until that server answers and takes it" in said
     server.refusal = None
     assert sync(place) == 0
     assert ": 1 record delivered\n" in capsys.readouterr().out

@@ -175,8 +175,9 @@ def test_the_command_and_the_client_have_the_same_file(
     assert run_command(server, wrong, "-o", str(ours)) == 2
     assert "--force" in capsys.readouterr().err
     assert run_command(server, wrong, "-o", str(ours), "--force") == 0
-    assert run_command(server, "none such", "-o", str(tmp_path / "x")) == 2
-    assert run_command(server, "none such", "-o", str(tmp_path / "x"), asked=True) == 2
+    for by_server in (False, True):
+        assert run_command(server, "none such", "-o", str(tmp_path / "x"), asked=by_server) == 2
+        assert "no run 'none such'; `floatscope runs` lists them" in capsys.readouterr().err
     assert run_command(server, wrong, "-o", str(tmp_path / "no folder" / "x")) == 2
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".html" or path.name == "x") == [
         "ours.html",

@@ -1,6 +1,6 @@
 /** One alert: what happened and what to do, the figures that decided, and what a person can say about it. */
 
-import { covers, whoDid } from "../../data/desk.js";
+import { covers, otherLayers, whoDid } from "../../data/desk.js";
 import { number } from "../../data/json.js";
 import { clock, count, figure } from "../../data/text.js";
 import { serverNow } from "../../state.js";
@@ -59,7 +59,7 @@ function told(alert, state, { t }) {
     time ? [h("time", { datetime: time }, clock(Date.parse(time), state.now)), who === null ? null : h("span", { class: "muted" }, ` ${by(who, t)}`)] : null;
   const value = number(alert.value);
   const threshold = number(alert.threshold);
-  const others = alert.detail?.layers ?? [];
+  const others = otherLayers(alert);
   const silence = (state.desk.silences.data ?? []).find((one) => covers(one, alert, serverNow(state)));
   const span = alert.last_step > alert.first_step ? `${count(alert.first_step)}\u2013${count(alert.last_step)}` : count(alert.first_step);
   const reason = alert.resolved_reason ?? "";
