@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -53,6 +54,11 @@ def _counted(page: Page) -> Counter[str]:
     return asked
 
 
+def _no_more_than(most: int, asked: Counter[str], began: float) -> None:
+    """Beside what an open drawer asks anew every 5 s while columns come, however long the machine takes."""
+    assert max(asked.values()) <= most + (time.monotonic() - began) / 5, asked
+
+
 def test_the_network_is_gone_for_an_hour(place: Place) -> None:
     with visitor(place, dt.datetime.now(dt.UTC)) as page:
         page.goto(f"{place.url}/#/run/live/layers?kind=grad&layer={NAMES[0]}")
@@ -63,7 +69,7 @@ def test_the_network_is_gone_for_an_hour(place: Place) -> None:
         said = page.locator("header .link").inner_text()
         since = re.search(r"\d\d:\d\d:\d\d", said)
         assert since is not None
-        asked = _counted(page)
+        asked, began = _counted(page), time.monotonic()
         page.clock.fast_forward("01:00:00")
         page.wait_for_timeout(1000)
         # It is said how old the picture is, not when it was tried last.
@@ -75,7 +81,7 @@ def test_the_network_is_gone_for_an_hour(place: Place) -> None:
         says(page, "Connected")
         goes_on(page)
         assert page.url == view
-        assert max(asked.values()) <= 12, asked
+        _no_more_than(12, asked, began)
 
 
 def test_the_tab_sleeps_overnight(place: Place) -> None:
@@ -86,7 +92,7 @@ def test_the_tab_sleeps_overnight(place: Place) -> None:
         session = page.context.new_cdp_session(page)
         session.send("HeapProfiler.collectGarbage")
         held = session.send("Runtime.getHeapUsage")["usedSize"]
-        asked = _counted(page)
+        asked, began = _counted(page), time.monotonic()
         session.send("Page.setWebLifecycleState", {"state": "frozen"})
         place.training.make(10)
         session.send("Page.setWebLifecycleState", {"state": "active"})
@@ -94,6 +100,6 @@ def test_the_tab_sleeps_overnight(place: Place) -> None:
         goes_on(page)
         assert newest(page) > before
         says(page, "Connected")
-        assert max(asked.values()) <= 6, asked
+        _no_more_than(6, asked, began)
         session.send("HeapProfiler.collectGarbage")
         assert session.send("Runtime.getHeapUsage")["usedSize"] - held < 16 << 20
