@@ -40,6 +40,13 @@ def follow(
 
 
 @pytest.fixture
+def whole_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing goes out because it has waited long enough."""
+    monkeypatch.setattr("floatscope_server.live._REST_S", _NEVER_S)
+    monkeypatch.setattr("floatscope_server.live._ALONE_S", _NEVER_S)
+
+
+@pytest.fixture
 def ranks(agent: MakeAgent, make: Make) -> list[Agent]:
     layers = [make.layer(0, "a", ("grad", "fp16"))]
     return [agent(rank=rank, world=2, layers=layers, writer=f"{rank:032x}") for rank in range(2)]
@@ -56,15 +63,10 @@ def _step(make: Make, step: int, absmax: float) -> wire.Body:
     return wire.Body(first_step=step, steps=1, summaries=(make.summaries("grad", step, [[absmax]]),))
 
 
+@pytest.mark.usefixtures("whole_steps_only")
 def test_a_step_waits_for_its_ranks_and_for_nothing_else(
-    ranks: list[Agent],
-    make: Make,
-    follow: Callable[[], ClientConnection],
-    unpack: Unpack,
-    monkeypatch: pytest.MonkeyPatch,
+    ranks: list[Agent], make: Make, follow: Callable[[], ClientConnection], unpack: Unpack
 ) -> None:
-    monkeypatch.setattr("floatscope_server.live._REST_S", _NEVER_S)
-    monkeypatch.setattr("floatscope_server.live._ALONE_S", _NEVER_S)
     socket = follow()
     for step in range(2):
         for rank, absmax in zip(ranks, (2.0 + step, 1.0), strict=True):
@@ -74,15 +76,10 @@ def test_a_step_waits_for_its_ranks_and_for_nothing_else(
         np.testing.assert_array_equal(arrays["values"], [[2.0 + step]])
 
 
+@pytest.mark.usefixtures("whole_steps_only")
 def test_a_step_in_parts_is_whole_with_its_last_one(
-    agent: MakeAgent,
-    make: Make,
-    follow: Callable[[], ClientConnection],
-    unpack: Unpack,
-    monkeypatch: pytest.MonkeyPatch,
+    agent: MakeAgent, make: Make, follow: Callable[[], ClientConnection], unpack: Unpack
 ) -> None:
-    monkeypatch.setattr("floatscope_server.live._REST_S", _NEVER_S)
-    monkeypatch.setattr("floatscope_server.live._ALONE_S", _NEVER_S)
     one = agent(layers=[make.layer(0, "a", ("grad", "fp16"))])
     socket = follow()
     scalars = wire.Body(continued=True, first_step=5, steps=1, scalars=(make.scalars("loss", 5, [1.0]),))

@@ -15,9 +15,20 @@ import pytest
 if TYPE_CHECKING:
     from tests.agent.devices.conftest import FakeSys
 
-__all__ = ["KINDS", "Kind", "Machine", "apart", "as_sys"]
+__all__ = ["KINDS", "LINK_AND_ERRORS", "Kind", "Machine", "apart", "as_sys"]
 
 GIB = 1 << 30
+
+LINK_AND_ERRORS = {
+    "pcie_width": 16,
+    "pcie_speed_gts": 32.0,
+    "pcie_max_width": 16,
+    "pcie_max_speed_gts": 32.0,
+    "pcie_replays": 3,
+    "ecc_corrected": 8,
+    "ecc_uncorrected": 0,
+}
+"""What the kernel's files tell of a card of ``fake_sys`` beside the figures of each second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from floatscope._devices._gpu_metrics import Metrics, figures_between
 from floatscope._devices._lines import Sample
 from floatscope._devices._sysfs import SysfsCards
 from floatscope._devices._turns import Turns
+from tests.agent.devices.machine import LINK_AND_ERRORS
 
 if TYPE_CHECKING:
     from tests.agent.devices.conftest import FakeSys, RunningSidecar
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
     StartSidecar = Callable[..., RunningSidecar]
 
 ADDRESS = "0000:05:00.0"
-EXPECTED = {
-    "pcie_width": 16,
-    "pcie_speed_gts": 32.0,
-    "pcie_max_width": 16,
-    "pcie_max_speed_gts": 32.0,
-    "pcie_replays": 3,
-    "ecc_corrected": 8,
-    "ecc_uncorrected": 0,
-}
 V16 = {"cycles": 32, "prochot": 36, "ppt": 40, "socket": 44, "vr": 48, "hbm": 52}
 
 
@@ -60,7 +52,7 @@ def test_clocks_come_with_every_reading_and_the_rest_once_a_minute(fake_sys: Fak
     [first] = cards.read()
     assert first.core_clock_mhz == pytest.approx(2100.0)
     assert first.memory_clock_mhz == pytest.approx(1300.0)
-    assert slow(first) == EXPECTED
+    assert slow(first) == LINK_AND_ERRORS
     fake_sys.write(device / "ras", umc_err_count="ue: 1\nce: 7\nde: 4")
     clock.now += 59
     [between] = cards.read()
@@ -68,7 +60,7 @@ def test_clocks_come_with_every_reading_and_the_rest_once_a_minute(fake_sys: Fak
     assert slow(between) == {}
     clock.now += 1
     [later] = cards.read()
-    assert slow(later) == {**EXPECTED, "ecc_uncorrected": 1}
+    assert slow(later) == {**LINK_AND_ERRORS, "ecc_uncorrected": 1}
 
 
 def test_one_card_a_reading(fake_sys: FakeSys, clock: Clock) -> None:
@@ -113,7 +105,7 @@ def test_whose_turn_it_is(clock: Clock) -> None:
 def test_what_cannot_be_had_is_missing(fake_sys: FakeSys, files: dict[str, object], missing: str) -> None:
     fake_sys.write(fake_sys.card(0, ADDRESS), **files)
     [reading] = SysfsCards(fake_sys.root).read()
-    assert slow(reading) == {name: value for name, value in EXPECTED.items() if name != missing}
+    assert slow(reading) == {name: value for name, value in LINK_AND_ERRORS.items() if name != missing}
 
 
 @pytest.mark.parametrize("answer", ["Query currently inaccessible", "", "ue: 0", "ue: -1\nce: 0", "N/A"])
@@ -161,7 +153,7 @@ def test_a_sleeping_card_is_let_alone(fake_sys: FakeSys, clock: Clock) -> None:
     assert slow(cards.read()[0]) == {}
     fake_sys.write(device / "power", runtime_status="active")
     clock.now += 60
-    assert slow(cards.read()[0]) == {**EXPECTED, **_throttle(0.0, 100.0, 0.0)}
+    assert slow(cards.read()[0]) == {**LINK_AND_ERRORS, **_throttle(0.0, 100.0, 0.0)}
 
 
 def test_errors_that_take_long_come_with_a_later_reading(fake_sys: FakeSys, clock: Clock) -> None:
@@ -178,7 +170,7 @@ def test_errors_that_take_long_come_with_a_later_reading(fake_sys: FakeSys, cloc
     assert not thread.is_alive()
     cards._timeout_s = 60.0
     [reading] = cards.read()
-    assert slow(reading) == {**EXPECTED, "ecc_corrected": 21, "ecc_uncorrected": 3}
+    assert slow(reading) == {**LINK_AND_ERRORS, "ecc_corrected": 21, "ecc_uncorrected": 3}
     [after] = cards.read()
     assert slow(after) == {}
 
@@ -205,7 +197,7 @@ def test_the_state_of_an_mi200(fake_sys: FakeSys, status: int, expected: tuple[f
     device = fake_sys.card(0, ADDRESS)
     fake_sys.metrics(device, (112, "Q", status), revision=3, size=120)
     [reading] = SysfsCards(fake_sys.root).read()
-    assert slow(reading) == {**EXPECTED, **_throttle(*expected)}
+    assert slow(reading) == {**LINK_AND_ERRORS, **_throttle(*expected)}
 
 
 def test_a_card_that_does_nothing_is_not_asked_what_slows_it(fake_sys: FakeSys) -> None:
@@ -213,7 +205,7 @@ def test_a_card_that_does_nothing_is_not_asked_what_slows_it(fake_sys: FakeSys) 
     fake_sys.metrics(device, (112, "Q", 1), revision=3, size=120)
     fake_sys.write(device, gpu_busy_percent=0)
     [reading] = SysfsCards(fake_sys.root).read()
-    assert slow(reading) == EXPECTED
+    assert slow(reading) == LINK_AND_ERRORS
 
 
 @pytest.mark.parametrize(("revision", "shift", "size"), [(6, 0, 1664), (7, 8, 2208), (8, 8, 3840)])
@@ -230,7 +222,7 @@ def test_an_mi300_tells_how_long_each_limit_held(
     traffic = 5_000_000
     # The counters are near the end of their 32 bits.
     write(cycles=0xFFFFFF00, prochot=0, ppt=0xFFFFFFF0, socket=70, vr=0, hbm=10)
-    assert slow(cards.read()[0]) == EXPECTED
+    assert slow(cards.read()[0]) == LINK_AND_ERRORS
     clock.now += 10
     traffic += 30_000_000
     write(cycles=9744, prochot=100, ppt=8984, socket=1070, vr=2, hbm=2010)

@@ -19,6 +19,7 @@ from floatscope._devices._figures import Unavailable, fill, number, pci_address,
 from floatscope._devices._lines import NoDevices, Sample
 from floatscope._devices._sampler import in_time
 from floatscope._devices._sysfs import SysfsCards
+from tests.agent.devices.machine import LINK_AND_ERRORS
 
 if TYPE_CHECKING:
     from tests.agent.devices.conftest import FakeSys, RunningSidecar
@@ -36,13 +37,7 @@ FIGURES: dict[str, Any] = {
     "temperature_celsius": 61.0,
     "core_clock_mhz": 2100.0,
     "memory_clock_mhz": 1300.0,
-    "pcie_width": 16,
-    "pcie_speed_gts": 32.0,
-    "pcie_max_width": 16,
-    "pcie_max_speed_gts": 32.0,
-    "pcie_replays": 3,
-    "ecc_corrected": 8,
-    "ecc_uncorrected": 0,
+    **LINK_AND_ERRORS,
 }
 """What sysfs tells of a card of ``fake_sys``."""
 
