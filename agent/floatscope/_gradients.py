@@ -21,6 +21,7 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
+from floatscope._tensor_refs import step_aside
 
 __all__ = ["GradientTap", "parameters_of", "rate_of"]
 
@@ -53,6 +54,8 @@ class GradientTap:
         self._captured: set[int | None] = set()
         """Optimizers whose update is captured in a CUDA graph, by number; replays run no hook."""
         self._undo: list[Callable[[], None]] = []
+        self._stay: Callable[[], None] = _nothing
+        """The undoing of what has references step aside."""
         self.begin_update: Callable[[], None] = _nothing
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
@@ -76,6 +79,7 @@ class GradientTap:
 
     def install(self) -> None:
         """Start observing."""
+        self._stay = step_aside()
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
@@ -98,6 +102,11 @@ class GradientTap:
         """Stop observing; nothing stays behind."""
         while self._undo:
             self._undo.pop()()
+
+    def let_go(self) -> None:
+        """Refer to no parameter any more: nothing follows."""
+        self._lists.clear()
+        self._stay()
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
@@ -231,7 +240,7 @@ class GradientTap:
                 done = True
             if not done:
                 # Nobody knows which of them were measured. The next time each is by itself.
-                listed.valid = False
+                listed.invalidate()
                 for part in some.rows.parts.values():
                     rows.discard(part)
                     recorder.unread(part)

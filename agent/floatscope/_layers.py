@@ -17,6 +17,7 @@ from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
 from floatscope._placement import full_sizes
 from floatscope._record import encodable
+from floatscope._tensor_refs import TensorRef
 
 __all__ = ["ROOT_NAME", "Coverage", "CoverageReport", "LayerTable"]
 
@@ -51,7 +52,8 @@ class LayerTable:
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self._modules: list[weakref.ref[nn.Module]] = []
-        self._layer_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._layer_of: dict[int, tuple[TensorRef, int]] = {}
+        self._final: Coverage | None = None
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
@@ -84,7 +86,7 @@ class LayerTable:
             if module in uncalled:
                 self._uncalled.add(index)
             self._modules.append(weakref.ref(module))
-            self._layer_of.update((id(p), (weakref.ref(p), index)) for p in owned)
+            self._layer_of.update((id(p), (TensorRef(p), index)) for p in owned)
             self._entries.append(
                 wire.Layer(
                     index=index,
@@ -98,7 +100,7 @@ class LayerTable:
     def layer_of(self, parameter: torch.Tensor) -> int | None:
         """The layer that ``parameter`` belongs to; None for one of another model."""
         known = self._layer_of.get(id(parameter))
-        return known[1] if known is not None and known[0]() is parameter else None
+        return known[1] if known is not None and known[0].get() is parameter else None
 
     def name(self, index: int) -> str:
         """Name of the layer ``index``."""
@@ -115,7 +117,7 @@ class LayerTable:
 
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""
-        return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+        return [p for reference, _ in self._layer_of.values() if (p := reference.get()) is not None]
 
     def name_of(self, index: int) -> str:
         """The layer's name. Any thread."""
@@ -127,7 +129,7 @@ class LayerTable:
 
     def layers_on(self, device: torch.device) -> list[int]:
         """Layers that own a parameter there, in order."""
-        owned = ((reference(), layer) for reference, layer in self._layer_of.values())
+        owned = ((reference.get(), layer) for reference, layer in self._layer_of.values())
         return sorted({layer for parameter, layer in owned if parameter is not None and parameter.device == device})
 
     def modules(self) -> Iterator[tuple[int, nn.Module]]:
@@ -251,8 +253,15 @@ class LayerTable:
         }
         return {reason: names for reason, names in reasons.items() if names}
 
+    def let_go(self) -> None:
+        """Refer to no parameter any more: nothing is read from now on, and what was seen stays what it is."""
+        self._final = self.coverage()
+        self._layer_of.clear()
+
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
+        if self._final is not None:
+            return self._final
         reasons: dict[str, list[str]] = {}
         observable = {index for index, _ in self.observable()}
         compiled = self._compiled()

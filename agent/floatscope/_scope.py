@@ -102,7 +102,7 @@ class Scope:
                 tap.install()
             self._sink = sink()
         except BaseException:
-            for remove in self._removals:
+            for remove in (*self._removals, self._gradients.let_go):
                 remove()
             raise
         self._scales = ScaleTrace()
@@ -364,7 +364,9 @@ class Scope:
         with _closing:
             self._sampling.conclude(self._sink)
         with _closing:
-            self._recorder.release()
+            self._recorder.let_go()
+            self._gradients.let_go()
+        with _closing:
             self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:
