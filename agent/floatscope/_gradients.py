@@ -33,7 +33,8 @@ _reading = Guard("gradients were measured")
 class GradientTap:
     """Gradients of the model's parameters, learning rates and clip coefficients.
 
-    Without ``optimizers`` it follows every optimizer that holds a parameter of the model.
+    Without ``optimizers`` it follows every optimizer that holds a parameter of the model; with them any that updates
+    their parameters in their place: one inside, which alone has hooks or is called, or that was made later.
     """
 
     def __init__(self, recorder: Recorder, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -41,7 +42,14 @@ class GradientTap:
         # Held weakly, since an optimizer holds the parameters.
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        self._given = len(optimizers)
         self._adopting = not optimizers
+        self._hooked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """Those that have hooks of their own."""
+        self._stepping: Callable[[], object] = _nothing
+        """The one of those given that is between its hooks."""
+        self._standing_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        """Others, with the number of the one in whose place each updates."""
         self._passed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._lists = GradientLists(recorder)
         self._last: tuple[Callable[[], object], frozenset[int]] = (_nothing, frozenset())
@@ -84,9 +92,12 @@ class GradientTap:
         self._undo.append(compiled.remove)
         if self._adopting:
             self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-            self._undo.append(register_optimizer_step_pre_hook(self.before_step).remove)
-            self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
+        self._undo.append(register_optimizer_step_pre_hook(self._before_other_step).remove)
+        self._undo.append(register_optimizer_step_post_hook(self._after_other_step).remove)
         for optimizer in self._known():
+            if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+                continue  # a wrapper that is of the class in name only: what it has inside is seen
+            self._hooked.add(optimizer)
             self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
             self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
@@ -115,9 +126,28 @@ class GradientTap:
         known = self._numbers.get(id(optimizer))
         if known is not None and self._optimizers[known]() is optimizer:
             return known
+        if not self._adopting:
+            return self._stood_for(optimizer)
         layer_of = self._recorder.table.layer_of
-        if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
+        if any(layer_of(p) is not None for p in parameters_of(optimizer)):
             return self.follow(optimizer)
+        return None
+
+    def _stood_for(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """The number of the one of those given whose parameters ``optimizer`` updates; None where none is."""
+        number = self._standing_for.get(optimizer)
+        if number is not None or self._stepping() is not None:
+            return number
+        living = enumerate(at() for at in self._optimizers[: self._given])
+        given = [(number, known) for number, known in living if known is not None]
+        if not given:
+            self._adopting = True
+            return self.index_of(optimizer)
+        own = self._identities(optimizer)
+        for number, known in given:
+            if not own.isdisjoint(self._identities(known)):
+                self._standing_for[optimizer] = number
+                return number
         return None
 
     def follow(self, optimizer: Any) -> int:  # noqa: ANN401 (of torch's kind, or with ``param_groups`` alone)
@@ -287,6 +317,7 @@ class GradientTap:
             if index is not None and (optimizer := self._optimizers[index]()) is not None:
                 self._read_rates(optimizer)
         self._read = self._stepped = frozenset()
+        self._stepping = _nothing
 
     def before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -297,6 +328,8 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
+            if optimizer in self._hooked:
+                self._stepping = weakref.ref(optimizer)
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -311,10 +344,18 @@ class GradientTap:
             return (args[0], observed, *args[2:]), kwargs
         return None
 
+    def _before_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        return None if optimizer in self._hooked else self.before_step(optimizer, args, kwargs)
+
+    def _after_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        if optimizer not in self._hooked:
+            self._after_step(optimizer, args, kwargs)
+
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
         with _stepping:
+            self._stepping = _nothing
             if self.index_of(optimizer) is not None:
                 self.has_stepped(optimizer)
 

@@ -74,7 +74,7 @@ def until() -> Callable[..., None]:
 
 def hooks_of(model: nn.Module, optimizers: list[Any]) -> int:
     modules = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
-    hooked = [o for o in optimizers if isinstance(o, torch.optim.Optimizer)]  # those of other libraries have no hooks
+    hooked = [o for o in optimizers if hasattr(o, "_optimizer_step_pre_hooks")]  # wrappers of libraries have none
     return modules + sum(len(o._optimizer_step_pre_hooks) + len(o._optimizer_step_post_hooks) for o in hooked)
 
 
