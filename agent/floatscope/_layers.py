@@ -208,11 +208,13 @@ class LayerTable:
         )
         self._changed.add(index)
 
-    def take_changes(self) -> tuple[wire.Layer, ...]:
-        """Entries new or changed since the last call, in order of their index."""
-        changed = tuple(self._entries[i] for i in sorted(self._changed))
-        self._changed.clear()
-        return changed
+    def changes(self) -> tuple[wire.Layer, ...]:
+        """Entries new or changed since ``told`` was, in order of their index."""
+        return tuple(self._entries[i] for i in sorted(self._changed))
+
+    def told(self, layers: tuple[wire.Layer, ...]) -> None:
+        """``layers`` are on their way."""
+        self._changed.difference_update(entry.index for entry in layers if self._entries[entry.index] is entry)
 
     def _compiled(self) -> set[int]:
         """Layers inside a module that torch.compile took over, in which hooks do nothing."""

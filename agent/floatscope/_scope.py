@@ -240,12 +240,10 @@ class Scope:
 
     def _conclude_step(self) -> None:
         recorder = self._recorder
-        with _concluding:
-            if self._phases is not None:
-                self._phases.end_step()
-        with _concluding:
-            if self._scaler is not None:
-                self._scaler.end_step()
+        for part in (self._phases, self._scaler):
+            with _concluding:
+                if part is not None:
+                    part.end_step()
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
@@ -260,21 +258,25 @@ class Scope:
         if self._last_end is not None:
             finished.own["step_time_s"] = now - self._last_end
         self._last_end = now
-        layers = self._table.take_changes()
+        layers = self._table.changes()
         record: PendingRecord = LostRecord(step=finished.step, layers=layers, reason=finished.lost or "internal")
-        with _concluding:
-            if finished.lost is None:
-                record = Pending(
-                    finished,
-                    scales=self._scales,
-                    events=(*events, *self._coverage_report.events(finished.step)),
-                    layers=layers,
-                    refuse_scale=self._table.refuse_scale,
-                    name_of=self._table.name_of,
-                )
-        if isinstance(record, LostRecord):
-            self._coverage_report.was_lost(finished.step)
-        self._sink.put(record)
+        try:
+            with _concluding:
+                if finished.lost is None:
+                    record = Pending(
+                        finished,
+                        scales=self._scales,
+                        events=(*events, *self._coverage_report.events(finished.step)),
+                        layers=layers,
+                        refuse_scale=self._table.refuse_scale,
+                        name_of=self._table.name_of,
+                    )
+        finally:
+            # Somebody who interrupts the training may go on with it.
+            if isinstance(record, LostRecord):
+                self._coverage_report.was_lost(finished.step)
+            self._sink.put(record)
+        self._table.told(layers)
 
     def _end_overdue_step(self) -> None:
         if self._recorder.capturing():
