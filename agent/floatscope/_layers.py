@@ -230,14 +230,25 @@ class LayerTable:
         }
         return {index for index, module in self.modules() if module in inside}
 
-    def _changes(self) -> dict[str, list[str]]:
+    def _parameters_now(self) -> dict[int, list[torch.Tensor]]:
+        """By layer, those of its parameters that are still in the model, in whichever module."""
+        model = self._model()
+        parameters: dict[int, list[torch.Tensor]] = {}
+        for parameter in model.parameters() if model is not None else ():
+            if (layer := self.layer_of(parameter)) is not None:
+                parameters.setdefault(layer, []).append(parameter)
+        return parameters
+
+    def _changes(
+        self, present: dict[int, nn.Module], parameters: dict[int, list[torch.Tensor]]
+    ) -> dict[str, list[str]]:
         """What was done to the model since it is watched, by reason."""
         model = self._model()
         if model is None:
             return {}
-        present = dict(self.modules())
         known = set(present.values())
-        gone = [entry.name for entry in self._entries if entry.index not in present]
+        gone = [e.name for e in self._entries if e.index not in present and e.index not in parameters]
+        moved = [e.name for e in self._entries if e.index not in present and e.index in parameters]
         replaced = [
             self._entries[index].name
             for index, module in present.items()
@@ -250,6 +261,7 @@ class LayerTable:
         ]
         reasons = {
             "not observed: removed from the model since it is watched": gone,
+            "only gradients observed: its parameters are in another module since the model is watched": moved,
             "gradients not observed: its parameters were replaced since the model is watched": replaced,
             "not observed: added to the model since it is watched": added,
         }
@@ -268,16 +280,20 @@ class LayerTable:
         observable = {index for index, _ in self.observable()}
         compiled = self._compiled()
         trainable = []
-        for index, module in self.modules():
-            owned = self.owned(index, module)
+        present, parameters = dict(self.modules()), self._parameters_now()
+        for index in sorted({*present, *parameters}):
+            module, owned = present.get(index), parameters.get(index, [])
             # Replaced parameters belong to no layer, and still to the module.
-            if any(p.requires_grad for p in module.parameters(recurse=False) if self.layer_of(p) in (index, None)):
+            others = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None] if module else []
+            if any(p.requires_grad for p in (*owned, *others)):
                 trainable.append(index)
                 if index not in self._with_gradient:
                     reasons.setdefault("no gradient was read", []).append(self._entries[index].name)
             elif owned:
                 reasons.setdefault("frozen", []).append(self._entries[index].name)
             why = None
+            if module is None:
+                continue
             if index not in observable:
                 why = "the module contains others"
                 if isinstance(module, torch.jit.ScriptModule):
@@ -296,7 +312,7 @@ class LayerTable:
                     why = "a gradient came, but no call of it was seen, as when it is compiled"
             if why is not None:
                 reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
-        for reason, names in self._changes().items():
+        for reason, names in self._changes(present, parameters).items():
             reasons.setdefault(reason, []).extend(names)
         for reason, layers in list(self._unseen.items()):
             reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))
