@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -44,8 +45,8 @@ class GradientTap:
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
         self._given = len(optimizers)
         self._adopting = not optimizers
-        self._hooked: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """Those that have hooks of their own."""
+        self._hooked: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        """Those that have hooks of their own, by identity."""
         self._stepping: Callable[[], object] = _nothing
         """The one of those given that is between its hooks."""
         self._standing_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
@@ -97,7 +98,7 @@ class GradientTap:
         for optimizer in self._known():
             if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
                 continue  # a wrapper that is of the class in name only: what it has inside is seen
-            self._hooked.add(optimizer)
+            self._hooked[id(optimizer)] = weakref.ref(optimizer)
             self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
             self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
@@ -328,7 +329,7 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
-            if optimizer in self._hooked:
+            if self._has_hooks(optimizer):
                 self._stepping = weakref.ref(optimizer)
             self.begin(optimizer)
             # The arguments include the optimizer itself.
@@ -344,11 +345,17 @@ class GradientTap:
             return (args[0], observed, *args[2:]), kwargs
         return None
 
+    def _has_hooks(self, optimizer: torch.optim.Optimizer) -> bool:
+        known = self._hooked.get(id(optimizer))
+        return known is not None and known() is optimizer
+
     def _before_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-        return None if optimizer in self._hooked else self.before_step(optimizer, args, kwargs)
+        if torch.compiler.is_compiling() or self._has_hooks(optimizer):
+            return None
+        return self.before_step(optimizer, args, kwargs)
 
     def _after_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ANN401
-        if optimizer not in self._hooked:
+        if not torch.compiler.is_compiling() and not self._has_hooks(optimizer):
             self._after_step(optimizer, args, kwargs)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -438,7 +445,7 @@ def rate_of(group: Mapping[str, Any]) -> float | torch.Tensor | None:
     rate = group.get("lr")
     if isinstance(rate, torch.Tensor):
         return rate if rate.numel() == 1 and rate.device.type != "meta" else None
-    return rate if isinstance(rate, int | float) else None
+    return rate if isinstance(rate, int | float) else float(rate) if isinstance(rate, Real) else None
 
 
 def _never(parameter: torch.Tensor) -> bool:

@@ -284,8 +284,8 @@ class LayerTable:
         for index in sorted({*present, *parameters}):
             module, owned = present.get(index), parameters.get(index, [])
             # Replaced parameters belong to no layer, and still to the module.
-            others = [p for p in module.parameters(recurse=False) if self.layer_of(p) is None] if module else []
-            if any(p.requires_grad for p in (*owned, *others)):
+            own = module.parameters(recurse=False) if module is not None else ()
+            if any(p.requires_grad for p in (*owned, *(p for p in own if self.layer_of(p) is None))):
                 trainable.append(index)
                 if index not in self._with_gradient:
                     reasons.setdefault("no gradient was read", []).append(self._entries[index].name)

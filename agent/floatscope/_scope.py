@@ -49,7 +49,7 @@ _ending = Guard("a step ended", charge="step")
 _concluding = Guard("a part of a step's end")
 _weighing = Guard("weights were read", charge="weights")
 _closing = Guard("closing")
-_attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
+_attached: dict[int, Scope] = {}  # by the identity of the model: some call others equal, or cannot be compared
 _ending_alone: list[tuple[threading.Thread, Sink]] = []
 """Those that close the scopes of collected models. No daemon must be at work when the interpreter is torn down."""
 _retired: list[Callable[[], None]] = []
@@ -114,8 +114,8 @@ class Scope:
         self._warned = False
         self._due_after_capture = False
         self._coverage_report = CoverageReport(self._table, config.first_step)
-        _attached[model] = self
-        self._on_collection = weakref.finalize(model, self._model_is_gone)
+        _attached[id(model)] = self
+        self._on_collection = weakref.finalize(model, self._model_is_gone, id(model))
         self._on_collection.atexit = False
         call_at_exit(_close_all)
 
@@ -326,8 +326,9 @@ class Scope:
                 self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
-    def _model_is_gone(self) -> None:
+    def _model_is_gone(self, identity: int) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
+        _attached.pop(identity, None)
         if self._closed:
             return
         self._closed = True
@@ -350,7 +351,7 @@ class Scope:
         self._closed = True
         model = self._on_collection.detach()
         if model is not None:
-            _attached.pop(model[0], None)
+            _attached.pop(id(model[0]), None)
         for remove in self._removals:
             with _closing:
                 remove()
@@ -408,8 +409,9 @@ def scopes() -> list[Scope]:
 
 def scope_of(model: nn.Module) -> Scope | None:
     """The scope that observes ``model``, a part of it, or what it is a part of."""
-    modules = set(model.modules())
-    return next((s for known, s in _attached.items() if known in modules or model in set(known.modules())), None)
+    parts = set(map(id, model.modules()))
+    watched = ((alive[0], scope) for scope in scopes() if (alive := scope._on_collection.peek()) is not None)
+    return next((s for known, s in watched if id(known) in parts or any(m is model for m in known.modules())), None)
 
 
 def watch(
@@ -472,15 +474,14 @@ def _attach(
         # Attached by nobody's code, which knows less: the run goes on.
         present.close()
         chosen = replace(chosen, run=chosen.run or present.config.run, first_step=max(chosen.first_step, present.steps))
-    if model in _attached:
-        name = _attached[model].config.run
-        if chosen.run is not None and chosen.run != name:
+    if (watching := _attached.get(id(model))) is not None:
+        if chosen.run is not None and chosen.run != watching.config.run:
             raise ValueError(
-                f"run: this model is watched already, as the run {name or 'that was given no name'}; "
+                f"run: this model is watched already, as the run {watching.config.run or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
         logger.warning("this model is watched already: its scope stays as it is, and is returned")
-        return _attached[model]
+        return watching
     try:
         return Scope(
             model,

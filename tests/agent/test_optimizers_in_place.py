@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from floatscope import Scope, watch
+from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
@@ -127,3 +129,34 @@ def test_one_of_other_parameters_is_left_alone(attach: Attach) -> None:
         scope.step()
     assert [record.step for record in sink.records()] == [0, 1]
     assert scope.coverage["reasons"]["no gradient was read"] == ["critic"]
+
+
+def test_an_optimizer_that_cannot_be_hashed_costs_its_own_reading_alone(attach: Attach) -> None:
+    class Unhashable(torch.optim.SGD):
+        __hash__ = None  # type: ignore[assignment]
+
+    Guard.reraise = False
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    scope, sink = attach(model)
+    for part in (other, model):
+        optimizer = Unhashable(part.parameters(), lr=0.1)
+        part(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    scope.step(loss=1.0)
+    assert sink.scalar("loss") == [1.0]
+    assert scope.coverage["reasons"]["no gradient was read"] == ["(model)"]
+
+
+def test_an_optimizer_may_be_iterable_and_have_a_rate_of_numpy(attach: Attach) -> None:
+    class Iterated(torch.optim.SGD):
+        def __iter__(self) -> Iterator[int]:
+            return iter((1, 2))
+
+    model = nn.Linear(4, 3)
+    optimizer = Iterated(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lr"] = np.float32(0.5)
+    scope, sink = attach(model, optimizer)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    scope.step()
+    assert sink.scalar("lr") == [0.5]
