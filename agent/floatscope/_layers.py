@@ -142,11 +142,12 @@ class LayerTable:
 
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
-        for index, module in self.modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            if index in self.linear or next(module.children(), None) is None:
-                yield index, module
+        return ((index, module) for index, module in self.modules() if self._is_observable(index, module))
+
+    def _is_observable(self, index: int, module: nn.Module) -> bool:
+        if isinstance(module, torch.jit.ScriptModule):
+            return False
+        return index in self.linear or next(module.children(), None) is None
 
     def owned(self, index: int, module: nn.Module) -> list[torch.Tensor]:
         """The parameters that belong to the layer ``index``, which ``module`` is."""
@@ -216,7 +217,7 @@ class LayerTable:
         """``layers`` are on their way."""
         self._changed.difference_update(entry.index for entry in layers if self._entries[entry.index] is entry)
 
-    def _compiled(self) -> set[int]:
+    def _compiled(self, present: dict[int, nn.Module]) -> set[int]:
         """Layers inside a module that torch.compile took over, in which hooks do nothing."""
         model = self._model()
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
@@ -228,7 +229,7 @@ class LayerTable:
             if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
             for part in module.modules()
         }
-        return {index for index, module in self.modules() if module in inside}
+        return {index for index, module in present.items() if module in inside}
 
     def _parameters_now(self) -> dict[int, list[torch.Tensor]]:
         """By layer, those of its parameters that are still in the model, in whichever module."""
@@ -277,10 +278,9 @@ class LayerTable:
         if self._final is not None:
             return self._final
         reasons: dict[str, list[str]] = {}
-        observable = {index for index, _ in self.observable()}
-        compiled = self._compiled()
         trainable = []
         present, parameters = dict(self.modules()), self._parameters_now()
+        compiled = self._compiled(present)
         for index in sorted({*present, *parameters}):
             module, owned = present.get(index), parameters.get(index, [])
             # Replaced parameters belong to no layer, and still to the module.
@@ -294,7 +294,7 @@ class LayerTable:
             why = None
             if module is None:
                 continue
-            if index not in observable:
+            if not self._is_observable(index, module):
                 why = "the module contains others"
                 if isinstance(module, torch.jit.ScriptModule):
                     why = "TorchScript takes no hooks"
