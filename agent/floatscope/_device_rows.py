@@ -354,7 +354,10 @@ class DeviceRows:
         if histogram and counted:
             rows = [self._rows.hist[row] for row, _ in counted]
             torch._foreach_copy_(rows, [hist for _, hist in counted])
-        torch._foreach_zero_([words for _, words, _ in parts] + [hist for _, hist in counted])
+        # One launch for tensors of one dtype, one for each tensor where they differ.
+        torch._foreach_zero_([words for _, words, _ in parts])
+        if counted:
+            torch._foreach_zero_([hist for _, hist in counted])
         self._parts.update({first + n: part._replace(row=first + n) for n, (part, _, _) in enumerate(parts)})
         self._used = end
 
