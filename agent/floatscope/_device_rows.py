@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from floatscope._placement import WHOLE, Placement
-from floatscope._ring import Extent, Ring
-from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
+from floatscope._ring import Ring
+from floatscope._stats import WORDS, Plan, Rows, Variant
 from floatscope._streams import Streams
-from floatscope._summary import BINS, Floats
+from floatscope._summary import BINS
+from floatscope._transit import Copying, Here, Transit
 
-__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
+__all__ = ["DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -70,31 +69,6 @@ class PartList(NamedTuple):
     in_order: tuple[Part, ...]
     opened: dict[tuple[str, int], int]
     end: int
-
-
-class Arrival(NamedTuple):
-    """What came from a device: its used rows, and its scalars (float64 [n])."""
-
-    rows: RowValues
-    numbers: Floats
-
-
-class Transit(Protocol):
-    """A device's rows on their way to the host."""
-
-    @property
-    def nbytes(self) -> int:
-        """Host memory, in bytes."""
-
-    @property
-    def lost(self) -> str | None:
-        """Why the rows, but not the scalars, were left behind."""
-
-    def ready(self) -> bool:
-        """Whether ``resolve`` would not wait."""
-
-    def resolve(self) -> Arrival:
-        """The values; the host memory goes back. Waits for the copy. At most once."""
 
 
 class Route(NamedTuple):
@@ -369,7 +343,7 @@ class DeviceRows:
         try:
             if self._ring is None:
                 here = hist.numpy().view(np.uint32).copy() if histogram else None
-                transit: Transit | None = _Here(block.numpy().copy(), here, numbers)
+                transit: Transit | None = Here(block.numpy().copy(), here, numbers)
                 block.zero_()
                 if histogram:
                     hist.zero_()
@@ -396,7 +370,7 @@ class DeviceRows:
             leaving = self._leaving[end, used] = self._rows.block[:end], self._rows.hist[:used]
         return leaving
 
-    def _copied(self, block: torch.Tensor, hist: torch.Tensor | None) -> _Copying | None:
+    def _copied(self, block: torch.Tensor, hist: torch.Tensor | None) -> Copying | None:
         assert self._ring is not None, "the caller has asked"
         numbers, end = len(self._rows.numbers), len(block)
         extent = self._ring.take(end * _WORD + (len(hist) * _ROW_HIST if hist is not None else 0))
@@ -409,56 +383,4 @@ class DeviceRows:
         (extent.host if hist is None else extent.host[:end]).copy_(block, non_blocking=True)
         if hist is not None:
             extent.host[end:].view(torch.int32).view(len(hist), BINS).copy_(hist, non_blocking=True)
-        return _Copying(extent, end, numbers, lost)
-
-
-def _arrival(block: NDArray[np.int64], hist: NDArray[np.uint32] | None, numbers: int) -> Arrival:
-    return Arrival(RowValues(block[numbers:].reshape(-1, len(WORDS)), hist), block[:numbers].view(np.float64))
-
-
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """Rows that are on the host already."""
-
-    block: NDArray[np.int64]
-    hist: NDArray[np.uint32] | None
-    numbers: int
-    lost: None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.block.nbytes + (self.hist.nbytes if self.hist is not None else 0)
-
-    def ready(self) -> bool:
-        return True
-
-    def resolve(self) -> Arrival:
-        return _arrival(self.block, self.hist, self.numbers)
-
-
-class _Copying:
-    """Rows on their way into a piece of the ring, which goes back when they were read or nobody wants them."""
-
-    def __init__(self, extent: Extent, end: int, numbers: int, lost: str | None) -> None:
-        self._extent = extent
-        self._end = end
-        self._numbers = numbers
-        self.lost = lost
-        self.nbytes = extent.host.nbytes
-        self.event: torch.Event | None = None
-
-    def ready(self) -> bool:
-        return self.event is None or bool(self.event.query())
-
-    def resolve(self) -> Arrival:
-        if self.event is not None:
-            self.event.synchronize()
-        host = self._extent.host.numpy()
-        hist = host[self._end :].view(np.uint32).reshape(-1, BINS).copy() if len(host) > self._end else None
-        arrival = _arrival(host[: self._end].copy(), hist, self._numbers)
-        self._extent.give_back()
-        return arrival
-
-    def __del__(self) -> None:
-        # A copy that is still under way is followed, on its stream, by whatever is copied into the same memory next.
-        self._extent.give_back()
+        return Copying(extent, end, numbers, lost)
