@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import add, is_
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from floatscope._streams import Streams
 from floatscope._summary import BINS
 from floatscope._transit import Copying, Here, Transit
 
-__all__ = ["DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot"]
+__all__ = ["DeviceRows", "FromAmax", "Joined", "Part", "PartList", "Route", "Scalar", "Slot"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -70,6 +72,26 @@ class PartList(NamedTuple):
     opened: dict[tuple[str, int], int]
     end: int
 
+    @classmethod
+    def of(cls, parts: dict[int, Part]) -> PartList:
+        """Those of ``parts``, which are by row."""
+        opened = {(part.kind, part.layer): row for row, part in parts.items()}
+        return cls(parts, tuple(parts.values()), opened, max(parts) + 1)
+
+
+class Joined(NamedTuple):
+    """Tensors of one launch: ``at[i]`` is the row of the i-th, ``parts[i]`` whose it is."""
+
+    at: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+class _Known(NamedTuple):
+    """Tensors that were measured together before, each the only one of its kind and layer."""
+
+    joined: Joined
+    rows: PartList
+
 
 class Route(NamedTuple):
     """How rows leave a device: through a ring made for so many of them, in the order of its streams."""
@@ -109,6 +131,8 @@ class DeviceRows:
         self._planned = 0
         self._listed: tuple[tuple[int, ...], Plan] | None = None
         """The newest of them that was asked for: a list of gradients need not be hashed, being the same object."""
+        self._known: dict[tuple[int, int, int], _Known] = {}
+        """By the rows of the first and the last, and their number: what ``join`` was given in other steps."""
         self._begin()
 
     def _begin(self) -> None:
@@ -125,6 +149,8 @@ class DeviceRows:
         """Of the list that was put last: whose loss scale it carried."""
         self._apart = False
         """Whether a gradient began a part of its own."""
+        self._split = False
+        """Whether anything may be in another row than the first of its kind and layer."""
         self._used = 0
         self._numbers = 0
 
@@ -150,6 +176,10 @@ class DeviceRows:
             self._parts.update(listed.parts)
             self._open.update(listed.opened)
         self._put.clear()
+
+    def holds(self, part: Part) -> bool:
+        """Whether anything was measured for ``part`` in this step."""
+        return part in self.parts()
 
     def _open_part(self, kind: str, layer: int) -> Part | None:
         if self._put:
@@ -179,14 +209,73 @@ class DeviceRows:
         number = self._parallel.get(key, -1 if part is None else 0) + 1
         self._parallel[key] = number
         self._apart |= kind == "grad"
-        first = self._firsts.get(key) if number == 0 else None
+        if number == 0:
+            part = self.first_part(kind, layer, format_=format_, loss_scaled=loss_scaled, placement=placement)
+        else:
+            self._split = True
+            part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
+        self._elements[part.row] = elements
+        self.put(part)
+        return part
+
+    def first_part(
+        self, kind: str, layer: int, *, format_: str, loss_scaled: int, placement: Placement = WHOLE
+    ) -> Part:
+        """What a kind and layer begins a step with: the same object in each, as a rule."""
+        first = self._firsts.get((kind, layer))
         if first is None or (first.format, first.loss_scaled, first.placement) != (format_, loss_scaled, placement):
-            first = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
-            if number == 0:
-                self._firsts[key] = first
-        self._elements[first.row] = elements
-        self.put(first)
+            first = Part(kind, layer, self._place(kind, layer, 0), format_, loss_scaled, placement=placement)
+            self._firsts[kind, layer] = first
         return first
+
+    def join(self, parts: tuple[Part, ...], elements: Sequence[int], *, limit: int) -> Joined:
+        """The rows for tensors of ``elements``, which join ``parts`` (of ``first_part``) or are kept apart.
+
+        One of 0 elements has joined its part already.
+        """
+        key = parts[0].row, parts[-1].row, len(parts)
+        known = self._known.get(key)
+        if known is not None and known.joined.parts == parts and self._join_all(known, elements, limit):
+            return known.joined
+        joined = tuple(
+            self.part_for(
+                part.kind,
+                part.layer,
+                count,
+                limit=limit,
+                format_=part.format,
+                loss_scaled=part.loss_scaled,
+                placement=part.placement,
+            )
+            if count
+            else part
+            for part, count in zip(parts, elements, strict=True)
+        )
+        found = Joined(tuple(part.row for part in joined), joined)
+        by_row = {part.row: part for part in joined}
+        if joined == parts and len(by_row) == len(parts):
+            if len(self._known) >= _PLANS:
+                self._known.clear()
+            self._known[key] = _Known(found, PartList.of(by_row))
+        return found
+
+    def _join_all(self, known: _Known, elements: Sequence[int], limit: int) -> bool:
+        # Nothing for each of them in Python: a step that reads all outputs of 146 layers has 438.
+        if self._split or not all(elements):
+            return False
+        if self._put:
+            self._settle()
+        at, parts = known.joined
+        if not all(map(is_, map(self._parts.get, at, parts), parts)):
+            return False
+        totals = list(map(add, map(self._elements.get, at, repeat(0)), elements))
+        if max(totals) > limit:
+            return False
+        self._elements.update(zip(at, totals, strict=True))
+        self._parts.update(known.rows.parts)
+        self._open.update(known.rows.opened)
+        self._used = max(self._used, known.rows.end)
+        return True
 
     def put(self, part: Part) -> None:
         """Begin ``part``, or replace what is known of it."""
@@ -210,7 +299,7 @@ class DeviceRows:
 
     def close_parts(self, kind: str, layers: set[int]) -> None:
         """What is read of them from now on replaces what was read so far, in the norm."""
-        self._apart = True
+        self._apart = self._split = True
         for layer in layers:
             part = self._open_part(kind, layer)
             if part is not None:
@@ -225,7 +314,7 @@ class DeviceRows:
         if self._open.get((part.kind, part.layer)) == part.row:
             del self._open[part.kind, part.layer]
         self._parallel.setdefault((part.kind, part.layer), 0)
-        self._apart = True
+        self._apart = self._split = True
 
     def place(self, kind: str, layer: int) -> int:
         """The first row of a kind and layer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,15 @@ _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
 
 
+class _Usual(NamedTuple):
+    """What tensors of one kind and layer have been, and where they then belong: looked up once and not in each step."""
+
+    dtype: torch.dtype
+    device: torch.device
+    part: Part
+    batch: Batch
+
+
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
@@ -57,6 +67,8 @@ class Recorder:
         self._met: dict[tuple[str, int], tuple[object, ...]] = {}
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
+        self._usual: dict[tuple[str, int], _Usual] = {}
+        """What the tensor of a kind and layer that waited last had in common with all others."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
         self.capturing = self._backend.capturing
         self.captured = CapturedRows(self._backend.variant)
@@ -116,7 +128,7 @@ class Recorder:
 
     @property
     def parts(self) -> list[Part]:
-        """Everything that was measured in the step in progress, or waits to be."""
+        """Everything that was measured in the step in progress."""
         return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
@@ -167,31 +179,51 @@ class Recorder:
     def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: int = 0) -> bool:
         """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
 
-        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
+        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook. Not
+        during a capture.
         """
-        if (kind, layer) in self._at_once or not self._can_wait(tensor):
+        if type(tensor) not in PLAIN:
             return False
-        stored, elements, limit = stored_format(tensor.dtype), tensor.numel(), self._backend.row_elements
-        if stored is None or tensor.layout != torch.strided or not 0 < elements <= limit:
+        usual = self._usual.get((kind, layer))
+        if (
+            usual is None
+            or usual.dtype is not tensor.dtype
+            or usual.device != tensor.device
+            or usual.part.loss_scaled != loss_scaled
+        ):
+            usual = self._look(kind, layer, tensor, loss_scaled, usual)
+        elements = tensor.numel()
+        if usual is None or not 0 < elements <= self._backend.row_elements:
             return False
-        batch = self._batches.get(tensor.device)
-        if batch is None:
-            with OwnOperations():
-                batch = self._batch(self.rows_on(tensor.device))
-        part = batch.rows.part_for(
-            kind,
-            layer,
-            elements,
-            limit=limit,
-            format_=stored,
-            loss_scaled=loss_scaled,
-            placement=self.ranks.activations,
-        )
-        self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
-        if batch.add(tensor, part):
+        try:
+            full = usual.batch.add(tensor, usual.part, elements)
+        except RuntimeError:
+            return False
+        if full:
             with OwnOperations():
                 self.flush()
         return True
+
+    def _look(
+        self, kind: str, layer: int, tensor: torch.Tensor, loss_scaled: int, before: _Usual | None
+    ) -> _Usual | None:
+        """What is known of tensors like this one, where those ``before`` were others; None where they cannot wait."""
+        stored = stored_format(tensor.dtype)
+        if stored is None or tensor.layout != torch.strided:
+            return None
+        if self.is_read_alone(kind, layer) or not self._can_wait(tensor):
+            return None
+        alike = before is not None and (before.device, before.part.loss_scaled) == (tensor.device, loss_scaled)
+        if before is not None and alike and (before.batch.awaits(before.part) or before.batch.rows.holds(before.part)):
+            return before  # of another dtype, which the first of a step decides for all
+        with OwnOperations():
+            batch = self._batch(self.rows_on(tensor.device))
+            part = batch.rows.first_part(
+                kind, layer, format_=stored, loss_scaled=loss_scaled, placement=self.ranks.activations
+            )
+        self.meet(kind, layer, stored, loss_scaled=loss_scaled)
+        usual = self._usual[kind, layer] = _Usual(tensor.dtype, tensor.device, part, batch)
+        return usual
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
         if type(tensor) not in PLAIN or self.capturing() or tensor.is_inference():
@@ -201,7 +233,8 @@ class Recorder:
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
         if batch is None:
-            batch = self._batches[rows.device] = Batch(rows, self._backend.batch_bytes(rows.device))
+            limit = self._backend.batch_bytes(rows.device)
+            batch = self._batches[rows.device] = Batch(rows, limit, row_elements=self.row_elements)
         return batch
 
     def _part(
@@ -247,6 +280,7 @@ class Recorder:
         if self._met.get((kind, layer)) == known:
             return
         self._met[kind, layer] = known
+        self._usual.pop((kind, layer), None)
         if cast is not None:
             operand = wire.Operand(kind=kind, format=cast.format, role="cast", scaling=cast.scaling)
         else:
@@ -317,6 +351,7 @@ class Recorder:
     def unread(self, part: Part, reason: str = _FAILED) -> None:
         """Tensors of a part that waited with others could not be measured: from now on each is measured by itself."""
         self._at_once.add((part.kind, part.layer))
+        self._usual.pop((part.kind, part.layer), None)
         self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
 
     def adopt(
@@ -368,6 +403,7 @@ class Recorder:
 
     def release(self) -> None:
         """Let go of the rows, and of tensors that wait: nothing follows."""
+        self._usual.clear()
         self._batches.clear()
         self._devices.clear()
         self.generation += 1
