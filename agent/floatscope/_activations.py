@@ -86,11 +86,14 @@ class ActivationTap:
     def rests(self, layer: int) -> bool:
         """Whether nothing of a call of the layer is wanted, which is so in most steps: asked before anything else."""
         recorder = self._recorder
-        if recorder.buffer.activations and not recorder.buffer.wanted.layers:
+        buffer = recorder.buffer
+        if buffer.activations and not buffer.wanted.layers:
             return False
         if self.begin_forward is not None or layer not in self._have_run:
             return False
-        return not recorder.wants_outputs or self._left_out(layer)
+        if buffer.activations:
+            return self._left_out(layer)
+        return not (recorder.captures_outputs and recorder.capturing())
 
     def _left_out(self, layer: int) -> bool:
         """Whether outputs are read because somebody looks closer, at other layers."""
@@ -222,6 +225,8 @@ class _Hook(Unseen):
     and needs nothing but the standard library to load.
     """
 
+    __slots__ = ("_layer", "_observe", "_tap")
+
     def __init__(self, tap: ActivationTap, observe: Callable[..., None], layer: int) -> None:
         self._tap = tap
         self._observe = observe
@@ -245,6 +250,8 @@ class _Hook(Unseen):
 
 class _OutputHook(_Hook):
     """One that has nothing to do in a step whose outputs are not read, once its layer is known to run."""
+
+    __slots__ = ()
 
     def __call__(self, module: nn.Module, *args: object) -> None:
         # Of two calls less than ``is_compiling``, which export without a trace by dynamo has say so too, asked by

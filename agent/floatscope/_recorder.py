@@ -60,6 +60,8 @@ class Recorder:
         self._sampling = sampling
         self._backend = backend or Backend()
         self._config = config
+        self.captures_outputs = config.activations_every > 0
+        """Whether outputs are read of what is captured, which is replayed in steps that read them, and in others."""
         self._devices: dict[torch.device, DeviceRows] = {}
         self._batches: dict[torch.device, Batch] = {}
         self.generation = 0
@@ -106,8 +108,8 @@ class Recorder:
 
     @property
     def wants_outputs(self) -> bool:
-        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
-        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+        """Whether outputs are to be read now."""
+        return self.buffer.activations or (self.captures_outputs and self.capturing())
 
     @property
     def wants_gradients(self) -> bool:
