@@ -143,7 +143,8 @@ class ActivationTap:
             if layer not in self._have_run:
                 recorder.table.executed(layer)
                 self._have_run.add(layer)
-        if not recorder.wants_outputs or self._left_out(layer):
+        buffer = recorder.buffer
+        if not (buffer.activations or recorder.wants_outputs) or (buffer.wanted.layers and self._left_out(layer)):
             return
         self._forward_waits = True
         out = output if type(output) is torch.Tensor else _first_tensor(output)
@@ -282,12 +283,13 @@ def _add_hook(tensor: torch.Tensor, hook: _GradientHook) -> None:
 
     0.8 us instead of 2.9 where caches are warm.
     """
-    if type(tensor) is not torch.Tensor or tensor.grad_fn is None or tensor._backward_hooks is not None:
+    node = tensor.grad_fn
+    if node is None or type(tensor) is not torch.Tensor or tensor._backward_hooks is not None:
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
         return
     hooks: OrderedDict[int, Any] = OrderedDict()
     tensor._backward_hooks = hooks
-    tensor.grad_fn._register_hook_dict(tensor)
+    node._register_hook_dict(tensor)
     # Handles count from 0.
     hooks[-1] = hook
 

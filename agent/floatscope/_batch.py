@@ -13,7 +13,7 @@ from floatscope._device_rows import DeviceRows, Part
 from floatscope._guard import Guard
 from floatscope._streams import Streams
 
-__all__ = ["Batch", "Unread", "batch_bytes"]
+__all__ = ["Batch", "Unread", "Usual", "batch_bytes"]
 
 _running = Guard("tensors were measured")
 _BYTES = 512 << 20
@@ -81,8 +81,8 @@ class Batch:
         """Whether anything waits."""
         return bool(self._waiting)
 
-    def add(self, tensor: torch.Tensor, part: Part, elements: int = 0) -> bool:
-        """Have ``tensor`` measured into the row of ``part``; whether it is time to flush.
+    def add(self, tensor: torch.Tensor, part: Part, nbytes: int, elements: int = 0) -> bool:
+        """Have ``tensor``, of ``nbytes``, measured into the row of ``part``; whether it is time to flush.
 
         With ``elements``, which are its own, it joins ``part`` only then, or what must be kept apart from that.
         ``RuntimeError`` for a tensor that has no version (of inference mode) or no address (a sparse one).
@@ -95,7 +95,7 @@ class Batch:
             if entries is None:
                 entries = self._waiting[stream] = []
             entries.append(entry)
-            self._bytes += tensor.nbytes
+            self._bytes += nbytes
         return self._bytes >= self._limit
 
     def awaits(self, part: Part) -> bool:
@@ -128,6 +128,17 @@ class Batch:
                     self.rows.discard(part)
                 failed += parts
         return Unread(changed, failed)
+
+
+class Usual(NamedTuple):
+    """What tensors of one kind and layer have been, and where they then belong: looked up once and not in each step."""
+
+    dtype: torch.dtype
+    device: torch.device
+    itemsize: int
+    """Bytes of an element."""
+    part: Part
+    batch: Batch
 
 
 def _sorted_out(entries: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:

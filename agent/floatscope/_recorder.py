@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from floatscope import wire
 from floatscope._backend import Backend
-from floatscope._batch import Batch
+from floatscope._batch import Batch, Usual
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
@@ -40,15 +39,6 @@ _FAILED = "it could not be measured"
 _CHANGED = "changed in place before it was read"
 
 
-class _Usual(NamedTuple):
-    """What tensors of one kind and layer have been, and where they then belong: looked up once and not in each step."""
-
-    dtype: torch.dtype
-    device: torch.device
-    part: Part
-    batch: Batch
-
-
 class Recorder:
     """What the taps share: the step in progress, the layer table, the rows and the sampling intervals."""
 
@@ -69,7 +59,7 @@ class Recorder:
         self._met: dict[tuple[str, int], tuple[object, ...]] = {}
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
-        self._usual: dict[tuple[str, int], _Usual] = {}
+        self._usual: dict[tuple[str, int], Usual] = {}
         """What the tensor of a kind and layer that waited last had in common with all others."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
         self.capturing = self._backend.capturing
@@ -170,7 +160,7 @@ class Recorder:
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
                     part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
                     if waits:
-                        if self._batch(rows).add(piece, part):
+                        if self._batch(rows).add(piece, part, piece.nbytes):
                             self.flush()
                     else:
                         rows.measure(piece, part.row, histogram=self.buffer.histograms)
@@ -198,7 +188,7 @@ class Recorder:
         if usual is None or not 0 < elements <= self._backend.row_elements:
             return False
         try:
-            full = usual.batch.add(tensor, usual.part, elements)
+            full = usual.batch.add(tensor, usual.part, elements * usual.itemsize, elements)
         except RuntimeError:
             return False
         if full:
@@ -207,8 +197,8 @@ class Recorder:
         return True
 
     def _look(
-        self, kind: str, layer: int, tensor: torch.Tensor, loss_scaled: int, before: _Usual | None
-    ) -> _Usual | None:
+        self, kind: str, layer: int, tensor: torch.Tensor, loss_scaled: int, before: Usual | None
+    ) -> Usual | None:
         """What is known of tensors like this one, where those ``before`` were others; None where they cannot wait."""
         stored = stored_format(tensor.dtype)
         if stored is None or tensor.layout != torch.strided:
@@ -224,7 +214,7 @@ class Recorder:
                 kind, layer, format_=stored, loss_scaled=loss_scaled, placement=self.ranks.activations
             )
         self.meet(kind, layer, stored, loss_scaled=loss_scaled)
-        usual = self._usual[kind, layer] = _Usual(tensor.dtype, tensor.device, part, batch)
+        usual = self._usual[kind, layer] = Usual(tensor.dtype, tensor.device, tensor.itemsize, part, batch)
         return usual
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
