@@ -255,8 +255,8 @@ class _OutputHook(_Hook):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, *args: object) -> None:
-        # Of two calls less than ``is_compiling``, which export without a trace by dynamo has say so too, asked by
-        # ``_see``: then tensors have no values either.
+        # ``is_compiling`` is two calls, and this one. Where it alone is true, in an export that dynamo does not trace,
+        # tensors have no values, and ``_see`` asks it then.
         if not (torch.compiler.is_dynamo_compiling() or self._tap.rests(self._layer)):
             self._see(module, args)
 
