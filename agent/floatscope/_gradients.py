@@ -102,11 +102,11 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
-        if optimizer in self._passed_over:
-            return None
         known = self._numbers.get(id(optimizer))
         if known is not None and self._optimizers[known]() is optimizer:
             return known
+        if optimizer in self._passed_over:
+            return None
         layer_of = self._recorder.table.layer_of
         if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
             return self.follow(optimizer)
@@ -127,6 +127,7 @@ class GradientTap:
     def pass_over(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` is inside one that is followed, and no other one."""
         self._passed_over.add(optimizer)
+        self._numbers.pop(id(optimizer), None)
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]
