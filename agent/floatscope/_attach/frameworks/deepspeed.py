@@ -59,6 +59,7 @@ class _FirstForward:
         engines.add(engine)
         training.begin(
             engine.module,
+            first_step=engine.global_steps,
             facts={
                 "framework": {"name": "deepspeed", "version": self._version},
                 "declared_precision": precision,
