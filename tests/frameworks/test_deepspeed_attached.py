@@ -71,3 +71,29 @@ def test_a_training_that_loads_a_checkpoint_goes_on_at_its_step(
         shown = server.show("resumed")
         assert (len(shown["attempts"]), shown["steps"]) == (attempt, attempt * STEPS)
     assert list(server.scalar("resumed", "loss")) == list(range(2 * STEPS))
+
+
+def test_an_accelerator_around_an_engine_tells_what_it_logs(
+    frameworks: Path, train: Callable[..., str], server: Server, tmp_path: Path, more: dict[str, str]
+) -> None:
+    # Of two environments, since no other test needs both frameworks.
+    [packages] = environment("deepspeed", DEEPSPEED).parents[1].glob("lib/python*/site-packages")
+    ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [str(frameworks), *ranks, str(PROGRAM.with_name("accelerate_deepspeed.py")), str(packages)]
+    train([*command, str(tmp_path / "alone.pt")], more=more)
+    said = train([*command, str(tmp_path / "watched.pt")], run="both", server=server, more=more)
+    assert "failed while" not in said
+    alone, watched = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "watched"))
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    shown = server.show("both")
+    assert (shown["state"], shown["steps"], shown["ranks"], shown["world"]) == ("finished", STEPS, [0, 1], 2)
+    assert {layer["name"] for layer in shown["layers"]} == {"0", "2"}
+    assert shown["coverage"]["trainable"] == {"observed": 2, "total": 2}
+    config = shown["config"]
+    assert (config["framework"]["name"], config["declared_precision"]) == ("accelerate", "bf16")
+    assert (config["zero_stage"], config["gradient_accumulation_steps"]) == (2, 2)
+    assert config["arguments"]["accelerate"]["note"] == "mine"
+    assert config["arguments"]["deepspeed"]["zero_optimization"]["stage"] == 2
+    for name in ("loss", "raw_loss", "mine", "grad_norm"):
+        assert list(server.scalar("both", name)) == list(range(STEPS)), name
+    assert set(server.scalar("both", "micro_batches").values()) == {2.0}
