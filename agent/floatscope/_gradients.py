@@ -49,6 +49,7 @@ class GradientTap:
         self._parameters: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[tuple[int, ...], frozenset[int]]]
         self._parameters = weakref.WeakKeyDictionary()
         """By optimizer the sizes of its groups, and the identities of its parameters then."""
+        self._begun: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
         self._captured: set[int | None] = set()
@@ -80,12 +81,10 @@ class GradientTap:
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
-            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-            self._undo.append(register_optimizer_step_pre_hook(self.before_step).remove)
+            self._undo += [register_optimizer_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
         for optimizer in self._known():
-            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
-            self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
+            self._undo += [optimizer.register_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = _NormObserver()
@@ -290,6 +289,7 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
+            self._begun.add(optimizer)
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -305,11 +305,12 @@ class GradientTap:
         return None
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling():
-            return
-        with _stepping:
-            if self.index_of(optimizer) is not None:
-                self.has_stepped(optimizer)
+        # A step may call that of the class above, and torch calls its hooks for both.
+        if not torch.compiler.is_compiling() and optimizer in self._begun:
+            self._begun.discard(optimizer)
+            with _stepping:
+                if self.index_of(optimizer) is not None:
+                    self.has_stepped(optimizer)
 
     def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` has updated its parameters, or skipped that."""
