@@ -7,7 +7,7 @@ from typing import Any
 from floatscope import wire
 from tests.containers.deployment import Deployment
 from tests.server.bodies import layer, scalars, summaries
-from tests.server.conftest import Agent
+from tests.server.conftest import Agent, wait_for
 
 __all__ = ["agent", "insist", "losses", "send"]
 
@@ -26,15 +26,17 @@ def send(one: Agent, *losses: float) -> None:
         assert isinstance(_deliver(one, loss), wire.Ack)
 
 
-def insist(one: Agent, loss: float) -> int:
-    """The same for one step, again until the server can store it; how often it could not."""
-    seq, refused = one.seq, 0
-    while not isinstance(answer := _deliver(one, loss), wire.Ack):
-        assert isinstance(answer, wire.Nack), answer
-        assert answer.retryable, answer
+def insist(one: Agent, loss: float) -> None:
+    """The same for one step, again and again until the server can store it."""
+    seq = one.seq
+
+    def stored() -> bool:
         one.seq = seq
-        refused += 1
-    return refused
+        answer = _deliver(one, loss)
+        assert isinstance(answer, wire.Ack) or (isinstance(answer, wire.Nack) and answer.retryable), answer
+        return isinstance(answer, wire.Ack)
+
+    wait_for(stored, "the step to be stored")
 
 
 def losses(deployment: Deployment, run: str = "run") -> list[Any]:
