@@ -14,6 +14,7 @@ import floatscope
 from floatscope._attach import declared
 from floatscope._attach.models import Together, roots_of, unwrapped
 from floatscope._gradients import parameters_of
+from floatscope._optimizer_facts import optimizer_facts
 from floatscope._placement import rank_and_world
 from floatscope._run_name import run_name
 from floatscope._scope import Scope, scope_of
@@ -55,6 +56,7 @@ def attach(
         scaler=scalers[0] if scalers else None,
         run=run or os.environ.get("FLOATSCOPE_RUN") or run_name(world, os.environ),
         first_step=first_step,
+        _facts=optimizer_facts(optimizers),
     )
     for scaler in scalers[1:]:
         scope.use_scaler(scaler)
