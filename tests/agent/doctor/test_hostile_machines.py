@@ -43,6 +43,13 @@ def test_a_mask_of_garbage_hides_everything(machine: FakeMachine, name: str, mas
     assert "hides all 2 cards" in verdict.why
 
 
+def test_a_file_without_an_end_is_read_in_part(machine: FakeMachine) -> None:
+    for name in ("opt/rocm/.info/version", "sys/module/amdgpu/version"):
+        (machine.root / name).unlink()
+        (machine.root / name).symlink_to("/dev/zero")
+    assert machine.look().rocm is not None
+
+
 def test_links_in_a_circle_are_no_card(machine: FakeMachine) -> None:
     (machine.root / "sys/class/drm/card7").symlink_to("card7")
     assert len(machine.look().cards) == 2
