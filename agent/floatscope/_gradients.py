@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatscope._compiled import CompiledUpdates
 from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
@@ -22,6 +21,7 @@ from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
 from floatscope._step_buffer import Clipping
+from floatscope._step_hooks import after_steps, before_steps
 
 __all__ = ["GradientTap", "parameters_of", "rate_of"]
 
@@ -81,8 +81,7 @@ class GradientTap:
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
-            self._undo += [register_optimizer_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
-            self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
+            self._undo += [before_steps(compiled), before_steps(self.before_step), after_steps(self._after_step)]
         for optimizer in self._known():
             self._undo += [optimizer.register_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
