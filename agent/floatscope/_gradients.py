@@ -13,7 +13,6 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatscope._clipping import ClipObserver, NormObserver
 from floatscope._compiled import CompiledUpdates
@@ -22,6 +21,7 @@ from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
+from floatscope._step_hooks import after_steps, before_steps
 from floatscope._tensor_refs import step_aside
 
 __all__ = ["GradientTap", "parameters_of", "rate_of"]
@@ -58,6 +58,8 @@ class GradientTap:
         self._parameters: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[tuple[int, ...], frozenset[int]]]
         self._parameters = weakref.WeakKeyDictionary()
         """By optimizer the sizes of its groups, and the identities of its parameters then."""
+        self._begun: set[int] = set()
+        """Identities of the optimizers that are stepping."""
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
         self._captured: set[int | None] = set()
@@ -92,15 +94,13 @@ class GradientTap:
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
-            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-        self._undo.append(register_optimizer_step_pre_hook(self._before_other_step).remove)
-        self._undo.append(register_optimizer_step_post_hook(self._after_other_step).remove)
+            self._undo.append(before_steps(compiled))
+        self._undo += [before_steps(self._before_other_step), after_steps(self._after_other_step)]
         for optimizer in self._known():
             if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
                 continue  # a wrapper that is of the class in name only: what it has inside is seen
             self._hooked[id(optimizer)] = weakref.ref(optimizer)
-            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
-            self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
+            self._undo += [optimizer.register_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = NormObserver()
@@ -122,11 +122,11 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
-        if optimizer in self._passed_over:
-            return None
         known = self._numbers.get(id(optimizer))
         if known is not None and self._optimizers[known]() is optimizer:
             return known
+        if optimizer in self._passed_over:
+            return None
         if not self._adopting:
             return self._stood_for(optimizer)
         layer_of = self._recorder.table.layer_of
@@ -166,6 +166,7 @@ class GradientTap:
     def pass_over(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` is inside one that is followed, and no other one."""
         self._passed_over.add(optimizer)
+        self._numbers.pop(id(optimizer), None)
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]
@@ -329,6 +330,7 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
+            self._begun.add(id(optimizer))
             if self._has_hooks(optimizer):
                 self._stepping = weakref.ref(optimizer)
             self.begin(optimizer)
@@ -359,12 +361,13 @@ class GradientTap:
             self._after_step(optimizer, args, kwargs)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling():
-            return
-        with _stepping:
-            self._stepping = _nothing
-            if self.index_of(optimizer) is not None:
-                self.has_stepped(optimizer)
+        # A step may call that of the class above, and torch calls its hooks for both.
+        if not torch.compiler.is_compiling() and id(optimizer) in self._begun:
+            self._begun.discard(id(optimizer))
+            with _stepping:
+                self._stepping = _nothing
+                if self.index_of(optimizer) is not None:
+                    self.has_stepped(optimizer)
 
     def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` has updated its parameters, or skipped that."""
