@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from floatscope import wire
 from floatscope._address import DEFAULT_SERVER, ingest_url
 from floatscope._spool._home import default_directory
 
-__all__ = ["Config", "configured", "disabled_by_environment"]
+__all__ = ["Config", "configured", "disabled_by_environment", "options_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,9 @@ def configured(config: Config | None, options: Mapping[str, object], environment
 
     ``ValueError`` names an option that does not exist, the one that comes closest, and those that do.
     """
-    known = [f.name for f in dataclasses.fields(Config)]
-    if unknown := sorted(set(options) - set(known)):
-        near = dict.fromkeys(name for one in unknown for name in difflib.get_close_matches(one, known, n=1))
-        guess = f"did you mean {', '.join(near)}? " if near else ""
-        raise ValueError(f"unknown option {', '.join(unknown)}; {guess}known options are {', '.join(known)}")
+    _require_known(options, [f.name for f in dataclasses.fields(Config)])
+    if config is None:
+        options = options_in(environment.get("FLOATSCOPE_OPTIONS", "")) | dict(options)
     chosen = dataclasses.replace(config or Config(), **options)  # type: ignore[arg-type]
     fallback = {
         "run": environment.get("FLOATSCOPE_RUN") or None,
@@ -114,6 +112,40 @@ def configured(config: Config | None, options: Mapping[str, object], environment
     }
     missing: dict[str, Any] = {name: value for name, value in fallback.items() if getattr(chosen, name) is None}
     return dataclasses.replace(chosen, **missing)
+
+
+def options_in(text: str) -> dict[str, object]:
+    """Those that FLOATSCOPE_OPTIONS names: NAME=VALUE, with commas between them.
+
+    ``ValueError`` for one that does not exist, has a variable of its own, or is of another kind.
+    """
+    pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
+    given = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
+    defaults = {f.name: f.default for f in dataclasses.fields(Config) if isinstance(f.default, int | float)}
+    _require_known(given, list(defaults))
+    found = {name: _parsed(name, value, defaults[name]) for name, value in given.items()}
+    Config(**found)  # type: ignore[arg-type]
+    return found
+
+
+def _parsed(name: str, value: str, default: object) -> object:
+    if isinstance(default, bool):
+        known = {"true": True, "false": False, "1": True, "0": False}
+        if value.lower() not in known:
+            raise ValueError(f"{name}: expected true or false, got {value!r}")
+        return known[value.lower()]
+    try:
+        return int(value) if isinstance(default, int) else float(value)
+    except ValueError:
+        kind = "an integer" if isinstance(default, int) else "a number"
+        raise ValueError(f"{name}: expected {kind}, got {value!r}") from None
+
+
+def _require_known(options: Iterable[str], known: Sequence[str]) -> None:
+    if unknown := sorted(set(options) - set(known)):
+        near = dict.fromkeys(name for one in unknown for name in difflib.get_close_matches(one, known, n=1))
+        guess = f"did you mean {', '.join(near)}? " if near else ""
+        raise ValueError(f"unknown option {', '.join(unknown)}; {guess}known options are {', '.join(known)}")
 
 
 def disabled_by_environment() -> bool:

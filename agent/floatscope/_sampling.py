@@ -192,7 +192,8 @@ class Sampling:
             self._warned = True
             logger.warning(
                 "from step %d on gradients are read every %d steps, not every %s: %s. "
-                "watch(..., overhead_budget=0) reads as often as asked for at any cost, a larger budget more often. "
+                "watch(..., overhead_budget=0) or floatscope run --set overhead_budget=0 reads as often as asked for "
+                "at any cost, a larger budget more often. "
                 "This is said once.",
                 step + 1,
                 change.every,

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from floatscope import wire
-from floatscope._attach.declared import declared
+from floatscope._attach.declared import declared, versions
 from floatscope._config import Config
+from floatscope._optimizer_facts import optimizer_facts, scaler_facts
 from floatscope._placement import rank_and_world
 from floatscope._record import Sink, encodable
 from floatscope._run_name import run_name
@@ -80,8 +81,8 @@ def description(
         "python": sys.version.split()[0],
         "model": encodable(type(model).__name__),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "optimizers": [encodable(type(o).__name__) for o in optimizers],
-        "scaler": type(scaler).__name__ if scaler is not None else None,
+        **optimizer_facts(optimizers),
+        **scaler_facts(scaler),
         "statistics": _statistics(model),
         "gradients_every": config.gradients_every,
         "activations_every": config.activations_every,
@@ -89,6 +90,7 @@ def description(
         "updates_every": config.updates_every,
         "histograms_every": config.histograms_every,
         "overhead_budget": config.overhead_budget,
+        "versions": versions(),
         **declared(),
     }
 

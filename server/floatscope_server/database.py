@@ -21,13 +21,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlmodel import Session, SQLModel
 
 from floatscope_server.engines.codes import Trouble, of_sqlite, of_sqlstate
-from floatscope_server.engines.schema import StoreError, head_revision
+from floatscope_server.engines.schema import NoStoreError, StoreError, head_revision
 
 if TYPE_CHECKING:
     from floatscope_server.settings import Settings
 
 __all__ = [
     "Database",
+    "NoStoreError",
     "Reader",
     "StoreError",
     "Trouble",
@@ -101,7 +102,7 @@ class Reader:
         except DBAPIError as error:
             raise StoreError(f"cannot read the store at {self._title}: {reason(error)}") from error
         if current is None:
-            raise StoreError(f"there is no floatscope store at {self._title}: start `floatscope server` on it")
+            raise NoStoreError(self._title, ": start `floatscope server` on it")
         if current != head_revision():
             raise StoreError(
                 f"the store at {self._title} has schema {current}, this version reads {head_revision()}: start "

@@ -72,7 +72,7 @@ def _on_the_store(args: argparse.Namespace) -> int:
     except ValueError as error:
         return _fail(str(error))
     try:
-        from floatscope_server.database import StoreError, database_of
+        from floatscope_server.database import NoStoreError, StoreError, database_of
         from floatscope_server.store.checking import check, repair
     except ModuleNotFoundError as error:
         return _fail(f'{error.name} is missing; type: pip install "floatscope[server]"')
@@ -82,6 +82,8 @@ def _on_the_store(args: argparse.Namespace) -> int:
             _say(f"copied to {database.backup(Path(args.backup))}")
             return 0
         return repair(database, _say) if args.repair_store else check(database, _say)
+    except NoStoreError as error:
+        return _fail(f"{error.fact}; give its folder with --data DIR, or its address with --db URL")
     except StoreError as error:
         return _fail(str(error))
 

@@ -370,6 +370,8 @@ def fork_ranks(folder: Path, world: int, names: Sequence[str]) -> None:
         child = os.fork()
         if child == 0:
             status = 1
+            # Else the autograd threads of two cards make torch's thread pool anew at once, and one finds none.
+            torch.set_num_threads(1)
             try:
                 run_rank(folder, rank, world, names)
                 status = 0

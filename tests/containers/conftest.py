@@ -39,6 +39,14 @@ def trainers(engine: Engine) -> list[Path]:
     return files
 
 
+@pytest.fixture(scope="session")
+def database_image(engine: Engine) -> None:
+    """The database's image, where it is not pulled."""
+    if not standins.public():
+        (name,) = re.findall(r"image: (postgres:.+)", (ROOT / "docker-compose.yml").read_text())
+        standins.database(engine, f"docker.io/library/{name}")
+
+
 @pytest.fixture
 def deploy(engine: Engine) -> Iterator[Callable[..., Deployment]]:
     """Deployments with the environment given; what is left of them at the end is removed."""

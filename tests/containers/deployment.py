@@ -22,13 +22,19 @@ class Deployment:
         self.profiles: list[str] = []
         self.files: list[Path] = []
 
-    def compose(self, *arguments: str, check: bool = True, stdin: int = subprocess.DEVNULL) -> str:
-        """What a command of Docker Compose's prints."""
+    def compose(
+        self,
+        *arguments: str,
+        check: bool = True,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+    ) -> str:
+        """What a command of Docker Compose's prints, if it is not to go elsewhere."""
         profiles = [word for name in self.profiles for word in ("--profile", name)]
         answer = self._engine.compose(
-            *profiles, *arguments, check=check, files=self.files, stdin=stdin, **self.environment
+            *profiles, *arguments, check=check, files=self.files, stdin=stdin, stdout=stdout, **self.environment
         )
-        return answer.stdout
+        return answer.stdout or ""
 
     def up(self, *services: str) -> None:
         """Until everything that has a health check is healthy."""

@@ -125,6 +125,7 @@ class Engine:
         check: bool = True,
         files: Sequence[Path] = (),
         stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         """One command of Docker Compose's on the project's file, and on ``files`` that change it."""
@@ -134,7 +135,8 @@ class Engine:
             # podman has no BuildKit.
             env={**self._environment, "DOCKER_HOST": self._url, "DOCKER_BUILDKIT": "0", **environment},
             stdin=stdin,
-            capture_output=True,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=600,
             check=False,

@@ -2,7 +2,7 @@
 
 They bear the public names, in the tests' own store, so the project's files are built and run as they are. What the
 public images hold is not tested then: Debian's Python stands for ``python:3.12-slim``, that with the torch of the tests
-for a PyTorch and a ROCm image.
+for a PyTorch and a ROCm image, and Debian's PostgreSQL for ``postgres:17``.
 
 With ``FLOATSCOPE_TEST_IMAGES=public`` there are none, and the public images are pulled.
 """
@@ -26,11 +26,45 @@ from packaging.requirements import Requirement
 from tests.containers.engine import Engine
 from tests.needs import needs
 
-__all__ = ["PYTHON", "public", "python", "torch"]
+__all__ = ["PYTHON", "database", "public", "python", "torch"]
 
 PYTHON = "docker.io/library/python:3.12-slim"
 
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+_DATABASE = f"""
+FROM {PYTHON}
+RUN mkdir /etc/postgresql-common \\
+    && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \\
+    && apt-get update \\
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o Dpkg::Options::=--force-confold \\
+        postgresql \\
+    && ln -s /usr/lib/postgresql/*/bin/* /usr/local/bin/ \\
+    && install -d -o postgres -g postgres -m 0700 /var/lib/postgresql/data
+COPY entry /usr/local/bin/entry
+ENV PGDATA=/var/lib/postgresql/data
+VOLUME /var/lib/postgresql/data
+USER postgres
+STOPSIGNAL SIGINT
+ENTRYPOINT ["sh", "-eu", "/usr/local/bin/entry"]
+"""
+
+_ENTRY = """
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    printf '%s' "${POSTGRES_PASSWORD:?}" > /tmp/password
+    initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-local=trust --auth-host=scram-sha-256 \\
+        --encoding=UTF8
+    echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
+    # As there: what prepares the database is reached by its socket alone, and ends before the one that serves begins.
+    pg_ctl --wait --options="-c listen_addresses=''" start
+    createdb --username="$POSTGRES_USER" --maintenance-db=postgres "$POSTGRES_DB"
+    for script in /docker-entrypoint-initdb.d/*.sh; do
+        [ ! -e "$script" ] || sh "$script"
+    done
+    pg_ctl --wait --mode=fast stop
+fi
+exec postgres -c listen_addresses='*'
+"""
 
 
 def public() -> bool:
@@ -85,6 +119,16 @@ def torch(engine: Engine, name: str) -> Path:
     override = engine.folder / "torch.json"
     override.write_text(json.dumps({"services": {"trainer": mount, "trainer-cpu": mount}}))
     return override
+
+
+def database(engine: Engine, name: str) -> None:
+    """In place of an image of PostgreSQL's: Debian's, with what is used of that image: variables for user, database and
+    password, where the data are, and a folder of scripts that prepare the database."""
+    folder = engine.folder / "database"
+    folder.mkdir()
+    (folder / "Containerfile").write_text(_DATABASE)
+    (folder / "entry").write_text(_ENTRY)
+    engine.podman("build", "--quiet", "--file", str(folder / "Containerfile"), "--tag", name, str(folder))
 
 
 def _folder(name: str) -> tarfile.TarInfo:

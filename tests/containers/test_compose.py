@@ -1,7 +1,4 @@
-"""``docker compose up``: the images are built and run by podman and Docker Compose, see ``standins`` for their bases.
-
-All in one file, so that one process builds the images once.
-"""
+"""``docker compose up``: podman and Docker Compose build and run the server's image; ``standins`` has its base."""
 
 from __future__ import annotations
 
@@ -9,63 +6,23 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from standardwebhooks import Webhook
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from floatscope import wire
 from tests.containers.deployment import Deployment
 from tests.containers.engine import Engine
 from tests.containers.receiver import Receiver
-from tests.server.bodies import layer, scalars, summaries
+from tests.containers.telemetry import agent, losses, send
 from tests.server.conftest import Agent, http, wait_for
 
 Deploy = Callable[..., Deployment]
 
 _GRACE_S = 30.0
 
-PLAIN = """
-import torch
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(5):
-    optimizer.zero_grad()
-    model(torch.ones(3, 4)).sum().backward()
-    optimizer.step()
-print("trained")
-"""
-
 # The first test waits for the images: a minute on an idle machine, several on a busy one.
-# Images are built first, which takes minutes.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-
-
-def agent(deployment: Deployment, run: str = "run") -> Agent:
-    """Connected, with the ingest token."""
-    one = Agent(address=deployment.address, token=deployment.token("ingest"), run=run, layers=[layer(0, "a")])
-    welcome = one.connect()
-    assert isinstance(welcome, wire.Welcome), welcome
-    return one
-
-
-def send(one: Agent, *losses: float) -> None:
-    """A step for each loss, acknowledged."""
-    for loss in losses:
-        step = one.seq
-        body = wire.Body(
-            summaries=(summaries("grad", step, [[1.0]]),), scalars=(scalars("loss", step, [loss]),), first_step=step
-        )
-        assert isinstance(one.deliver(body), wire.Ack)
-
-
-def losses(deployment: Deployment, run: str = "run") -> list[Any]:
-    """What is stored of them."""
-    (series,) = deployment.json(f"/api/v1/runs/{run}/scalars?names=loss&points=5000")
-    assert series["cell"] == 1
-    values: list[Any] = series["values"]
-    return values
 
 
 def test_nobody_is_let_in_without_a_token(deploy: Deploy) -> None:
@@ -203,65 +160,6 @@ def test_a_backup_is_taken_beside_the_server_and_put_back(deploy: Deploy, tmp_pa
     deployment.environment["FLOATSCOPE_DB"] = "sqlite:////data/restored.db"
     deployment.up()
     assert losses(deployment) == [1.0, 2.0]
-
-
-def test_the_example_training_shows_up(deploy: Deploy, trainers: list[Path]) -> None:
-    deployment = deploy()
-    deployment.files = trainers
-    deployment.up("server")
-    deployment.environment["FLOATSCOPE_TOKEN"] = deployment.token("ingest")
-    deployment.profiles = ["cpu"]
-    deployment.up()
-    wait_for(lambda: deployment.json("/api/v1/runs"), "the run")
-    wait_for(lambda: deployment.json("/api/v1/runs/cpu-example")["steps"] > 10, "its steps")
-    run = deployment.json("/api/v1/runs/cpu-example")
-    assert run["state"] == "live"
-    assert len(run["layers"]) > 10
-    said = deployment.compose("exec", "-T", "trainer-cpu", "cat", "/proc/1/status", "/proc/mounts")
-    assert "Uid:\t10001\t10001" in said
-    root = next(line for line in said.splitlines() if line.split()[1:2] == ["/"])
-    assert "ro" in root.split()[3].split(",")
-
-
-@pytest.mark.parametrize("python", [("python",), ("python", "-I")], ids=["python", "isolated"])
-def test_any_training_in_a_container_is_watched(deploy: Deploy, trainers: list[Path], python: tuple[str, ...]) -> None:
-    deployment = deploy()
-    deployment.files = trainers
-    deployment.up("server")
-    deployment.environment["FLOATSCOPE_TOKEN"] = deployment.token("ingest")
-    training = ("floatscope", "run", "--name", "contained", "--", *python, "-c", PLAIN)
-    said = deployment.compose("run", "--rm", "--no-TTY", "trainer-cpu", *training)
-    assert said == "trained\n"
-    run = deployment.json("/api/v1/runs/contained")
-    assert (run["state"], run["steps"]) == ("finished", 5)
-    assert [layer["name"] for layer in run["layers"]] == ["0", "1"]
-
-
-def test_what_the_rocm_image_holds_works_as_far_as_it_does_without_a_card(engine: Engine, trainers: list[Path]) -> None:
-    run = (
-        "run",
-        "--rm",
-        "--read-only",
-        "--tmpfs=/tmp:exec",
-        "--cap-drop=ALL",
-        *mounted(trainers),
-        "floatscope-trainer",
-    )
-    names = "import getpass, floatscope, torch; print(getpass.getuser(), torch.__version__)"
-    user, version = engine.podman(*run, "python", "-c", names).stdout.split()
-    assert user == "floatscope"
-    assert version
-    told = engine.podman(*run, "floatscope", "doctor", "--json", check=False)
-    assert told.returncode in {0, 1}, told.stderr
-    assert {verdict["status"] for verdict in json.loads(told.stdout)["verdicts"]} <= {"ok", "warn", "fail", "skip"}
-    tested = engine.podman(*run, "floatscope", "selftest", "--json")
-    assert json.loads(tested.stdout)
-
-
-def mounted(files: list[Path]) -> list[str]:
-    """Options that mount what ``files`` for Compose mount into the trainers."""
-    services = [json.loads(file.read_text())["services"]["trainer"] for file in files]
-    return [f"--volume={volume}" for service in services for volume in service["volumes"]]
 
 
 def _healthy(deployment: Deployment) -> bool:

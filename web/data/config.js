@@ -13,7 +13,7 @@ export const LONG_VALUE = 240;
 
 /** Words of a path that decide what the numbers can become: formats, scales, step sizes, and what executes them. */
 const WEIGHS =
-  /(^|[._/\- ])(precision|dtype|autocast|fp8|fp16|bf16|tf32|float16|bfloat16|float32\w*|amp|quanti[sz]ation\w*|(loss_?)?scal(e|er|ing)\w*|lr|learning_rate|max_grad_norm|(gradient_)?clip\w*|grad_clip\w*|chip|arch|gpu|device_name)($|[._/\- ])|loss_scale|_scale\b|versions\.(torch|rocm|hip|cuda|driver)|(rocm|driver)_?version|HSA_OVERRIDE_GFX_VERSION/i;
+  /(^|[._/\- ])(precision|dtype|autocast|fp8|fp16|bf16|tf32|float16|bfloat16|float32\w*|amp|quanti[sz]ation\w*|(loss_?)?scal(e|er|ing)\w*|lr|eps|learning_rate|max_grad_norm|(gradient_)?clip\w*|grad_clip\w*|chip|arch|gpu|device_name)($|[._/\- ])|loss_scale|_scale\b|versions\.(torch|rocm|hip|cuda|driver)|(rocm|driver)_?version|HSA_OVERRIDE_GFX_VERSION/i;
 
 /** @param {string} path */
 export const weighs = (path) => WEIGHS.test(path);

@@ -40,7 +40,7 @@ export const compareWords = {
   "compare.one_gone": "Nothing to compare: no such run (any more): {runs}",
   "compare.no_common": "These two have no layer and step in common.",
   "compare.more": "The {n} layers that differ least are left out.",
-  "compare.how": "{layers} {layers|layer|layers} that both have, {n} {n|column|columns} of {cell} {cell|step|steps}. Orange above the line: the second run is higher; blue below it: lower.",
+  "compare.how": "{layers} {layers|layer|layers} that both have, {n} {n|column|columns} of {cell} {cell|step|steps}. Above the line the second run is higher; below it, lower.",
   "compare.strip": "{layer}: largest difference {value} at step {step}",
   "what.compare": "comparison",
 };

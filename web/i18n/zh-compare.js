@@ -41,7 +41,7 @@ export const compareWords = {
   "compare.one_gone": "无法对比，运行不存在（或已删除）：{runs}",
   "compare.no_common": "两者没有共同的层和步。",
   "compare.more": "差异最小的 {n} 层未列出。",
-  "compare.how": "双方共有 {layers} 层，{n} 列，每列 {cell} 步。橙色在线上方：第二个运行更高；蓝色在下方：更低。",
+  "compare.how": "双方共有 {layers} 层，{n} 列，每列 {cell} 步。线上方：第二个运行更高；线下方：更低。",
   "compare.strip": "{layer}：第 {step} 步差异最大，为 {value}",
   "what.compare": "对比",
 };

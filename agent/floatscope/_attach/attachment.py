@@ -14,6 +14,7 @@ import floatscope
 from floatscope._attach import declared
 from floatscope._attach.models import Together, roots_of, unwrapped
 from floatscope._gradients import parameters_of
+from floatscope._optimizer_facts import optimizer_facts
 from floatscope._placement import rank_and_world
 from floatscope._run_name import run_name
 from floatscope._scope import Scope, scope_of
@@ -55,6 +56,7 @@ def attach(
         scaler=scalers[0] if scalers else None,
         run=run or os.environ.get("FLOATSCOPE_RUN") or run_name(world, os.environ),
         first_step=first_step,
+        _facts=optimizer_facts(optimizers),
     )
     for scaler in scalers[1:]:
         scope.use_scaler(scaler)
@@ -65,13 +67,13 @@ def attach(
 def steps_before(optimizers: Iterable[Optimizer]) -> int:
     """How many steps were done before, as the states say that a training has loaded which resumes.
 
-    Most of torch's optimizers count theirs, without those that a scaler skipped. 0 where none does, or where it counts
-    on a device that would have to be waited for.
+    Most of torch's optimizers count theirs, without those that a scaler skipped; the fused ones of Apex and Transformer
+    Engine do so by group. 0 where none does, or where it counts on a device that would have to be waited for.
     """
     counts = [0]
     for optimizer in optimizers:
-        for state in optimizer.state.values():
-            count = state.get("step") if isinstance(state, dict) else None
+        for counting in (*optimizer.state.values(), *optimizer.param_groups):
+            count = counting.get("step") if isinstance(counting, dict) else None
             if isinstance(count, torch.Tensor) and count.device.type == "cpu" and count.numel() == 1:
                 count = int(count)
             if isinstance(count, int):

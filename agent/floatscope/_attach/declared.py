@@ -1,4 +1,4 @@
-"""What a run says of itself beside numbers: command, arguments, precision, environment, versions, source."""
+"""What a run says of itself beside numbers: command, arguments, precision, environment, source, and versions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from floatscope._attach.masking import is_secret, masked, masked_command, plain
+from floatscope._record import encodable
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["declare", "declare_precision", "declared", "forget"]
+__all__ = ["declare", "declare_precision", "declared", "forget", "versions"]
 
 _MOST_BYTES = 64 << 10
 """Of one entry, as JSON: a server takes a quarter of a MiB for all."""
@@ -83,13 +84,14 @@ def declared(environment: Mapping[str, str] = os.environ) -> dict[str, object]:
             for name, value in sorted(environment.items())
             if _ENVIRONMENT.fullmatch(name) and not is_secret(name, value)
         },
-        "versions": {
-            name: str(version)
-            for name in _PACKAGES
-            if (version := getattr(sys.modules.get(name), "__version__", None)) is not None
-        },
         "source": _source(environment.get("FLOATSCOPE_SOURCE", "")),
     }
+
+
+def versions() -> dict[str, str]:
+    """Those of the libraries for training that are imported."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
+    return {name: encodable(str(version)) for name, version in found.items() if version is not None}
 
 
 def forget() -> None:

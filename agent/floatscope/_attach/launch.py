@@ -26,9 +26,12 @@ _GIT_PATIENCE_S = 2.0
 
 
 def environment(
-    given: Mapping[str, str], *, server: str | None, name: str | None, command: Sequence[str]
+    given: Mapping[str, str], *, server: str | None, name: str | None, options: str = "", command: Sequence[str]
 ) -> dict[str, str]:
-    """That of the program: ``given``, and what attaches. Its ``PYTHONPATH`` has one folder more, the first."""
+    """That of the program: ``given``, and what attaches. Its ``PYTHONPATH`` has one folder more, the first.
+
+    ``options`` as ``options_in`` reads them.
+    """
     changed = dict(given)
     changed["FLOATSCOPE_ATTACH"] = "1"
     before = given.get("PYTHONPATH", "")
@@ -38,6 +41,8 @@ def environment(
         changed["FLOATSCOPE_SERVER"] = server
     if name is not None:
         changed["FLOATSCOPE_RUN"] = name
+    if options:
+        changed["FLOATSCOPE_OPTIONS"] = options
     if (found := source()) is not None:
         changed["FLOATSCOPE_SOURCE"] = json.dumps(found)
     changed.pop("FLOATSCOPE_TOLD", None)

@@ -21,22 +21,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--server", metavar="URL", help="where to send (default: FLOATSCOPE_SERVER, else http://127.0.0.1:6160)"
     )
     parser.add_argument("--name", metavar="RUN", help="name of the run (default: the script's, and what tells its job)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of floatscope.watch, such as activations_every=1; may be given several times",
+    )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the program and its arguments")
 
 
 def run(args: argparse.Namespace) -> int:
     """Become CMD. Returns only where that fails."""
     from floatscope._attach import launch
-    from floatscope._config import Config
+    from floatscope._config import Config, options_in
 
     command = args.cmd[1:] if args.cmd[:1] == ["--"] else args.cmd
     if not command or not command[0]:  # an empty word, as of a variable that is not set
         return _say("no command is given; write it after --, as in: floatscope run -- python train.py", 2)
+    options = ",".join([*filter(None, [os.environ.get("FLOATSCOPE_OPTIONS")]), *args.set])
     try:
         Config(run=args.name, server=args.server)
+        options_in(options)
     except ValueError as error:
         return _say(str(error), 2)
-    environment = launch.environment(os.environ, server=args.server, name=args.name, command=command)
+    environment = launch.environment(os.environ, server=args.server, name=args.name, options=options, command=command)
     for line in launch.notices(environment):
         # A log that is full, or that nobody reads, keeps no training from its start.
         with contextlib.suppress(OSError):

@@ -21,6 +21,8 @@ HELP = "send what trainings that are gone could not deliver"
 EXAMPLE = "floatscope sync --server http://127.0.0.1:6160"
 
 _PATIENCE_S = 10.0
+_LITTLE_PATIENCE_S = 1.0
+"""With a server that another spool has just waited for in vain."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,7 @@ def _deliver(writers: list[Path], server: str | None, *, tell: bool) -> tuple[li
 
     done: list[Delivery] = []
     alive = 0
+    silent: set[str] = set()
     for path in writers:
         try:
             folder = Folder.adopt(path)
@@ -71,7 +74,12 @@ def _deliver(writers: list[Path], server: str | None, *, tell: bool) -> tuple[li
             alive += path.exists()
             continue
         token = os.environ.get("FLOATSCOPE_TOKEN") or None
-        done.append(deliver(folder, server=server, token=token, patience_s=_PATIENCE_S))
+        about = folder.about()
+        target = server or (about.server if about is not None else "")
+        patience_s = _LITTLE_PATIENCE_S if target in silent else _PATIENCE_S
+        done.append(deliver(folder, server=server, token=token, patience_s=patience_s))
+        if done[-1].problem is not None and not done[-1].delivered:
+            silent.add(target)
         if tell:
             print(_sentence(done[-1]), flush=True)
     return done, alive

@@ -73,15 +73,13 @@ def plan_of(args: argparse.Namespace, *, http: bool) -> Iterator[Plan]:
 
 
 def _has_store(settings: Settings) -> bool:
-    from floatscope_server.database import StoreError, database_of
+    from floatscope_server.database import NoStoreError, database_of
 
     reader = database_of(settings).reader()
     try:
         reader.check()
-    except StoreError as error:
-        if "there is no floatscope store" in str(error):
-            return False
-        raise
+    except NoStoreError:
+        return False
     finally:
         reader.close()
     return True

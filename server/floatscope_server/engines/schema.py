@@ -18,6 +18,14 @@ class StoreError(Exception):
     """The store cannot be used; the text says what to do."""
 
 
+class NoStoreError(StoreError):
+    """There is none. ``fact`` is that alone, for who has other advice than the text."""
+
+    def __init__(self, place: object, advice: str) -> None:
+        self.fact = f"there is no floatscope store at {place}"
+        super().__init__(f"{self.fact}{advice}")
+
+
 def migration_config() -> Config:
     """Alembic's configuration; the scripts lie in this package."""
     config = Config()

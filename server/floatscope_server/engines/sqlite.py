@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import NullPool, QueuePool
 
-from floatscope_server.database import Database, Reader, StoreError, Trouble
+from floatscope_server.database import Database, NoStoreError, Reader, StoreError, Trouble
 from floatscope_server.engines.schema import migrate
 from floatscope_server.settings import DEFAULT_PORT
 
@@ -170,10 +170,8 @@ class SQLite(Database):
                 f"the store at {self.path} belongs to another user; ask its server with --server URL"
             ) from error
         if not found:
-            raise StoreError(
-                f"there is no floatscope store at {self.path}; ask a running server with "
-                f"--server http://127.0.0.1:{DEFAULT_PORT}, or give the folder of one with --data DIR"
-            )
+            ask = f"ask a running server with --server http://127.0.0.1:{DEFAULT_PORT}"
+            raise NoStoreError(self.path, f"; {ask}, or give the folder of one with --data DIR")
 
     def advice(self, found: Trouble) -> str:
         return {

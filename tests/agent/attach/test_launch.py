@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 from floatscope._attach import launch, loops
+from floatscope._config import configured
 
 Environment = dict[str, str]
 
@@ -82,12 +83,25 @@ def test_a_command_that_cannot_be_run(environment: Environment, tmp_path: Path) 
         assert "floatscope run -- python train.py" in nothing.stderr
 
 
-@pytest.mark.parametrize("option", [["--name", "a/b"], ["--server", "nonsense"]], ids=["name", "server"])
+@pytest.mark.parametrize(
+    "option",
+    [["--name", "a/b"], ["--server", "nonsense"], ["--set", "activation_every=1"], ["--set", "weights_every=-1"]],
+    ids=["name", "server", "option", "value"],
+)
 def test_options_that_make_no_sense(option: list[str]) -> None:
     line = [sys.executable, "-m", "floatscope", "run", *option, "--", "true"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_options_of_the_agent(environment: Environment) -> None:
+    line = [sys.executable, "-m", "floatscope", "run", "--set", "weights_every=7", "--set", "overhead_budget=0", "--"]
+    show = [sys.executable, "-c", "import os; print(os.environ['FLOATSCOPE_OPTIONS'])"]
+    given = {**environment, "FLOATSCOPE_OPTIONS": "weights_every=5,operands=false"}
+    done = subprocess.run([*line, *show], capture_output=True, text=True, env=given, check=True)
+    told = configured(None, {"histograms_every": 3}, {"FLOATSCOPE_OPTIONS": done.stdout.strip()})
+    assert (told.weights_every, told.overhead_budget, told.operands, told.histograms_every) == (7, 0.0, False, 3)
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])

@@ -7,6 +7,7 @@ import math
 import pickle
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -348,7 +349,18 @@ def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
     assert scope.config.run == found.scopes[0].config.run
 
 
-@pytest.mark.parametrize(("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0)], ids=["AdamW", "SGD"])
+class CountsByGroup(torch.optim.SGD):
+    """As the fused ones of Apex and Transformer Engine do."""
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ANN401 (torch's)
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0), (CountsByGroup, 3)], ids=["AdamW", "SGD", "group"]
+)
 def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
     found: Found, kind: Callable[..., torch.optim.Optimizer], first: int
 ) -> None:
@@ -363,6 +375,17 @@ def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
     again(batch(3)).mean().backward()
     resumed.step()
     assert [[record.step for record in sink.records()] for sink in found.sinks] == [[0, 1, 2], [first]]
+
+
+def test_a_step_that_calls_the_step_of_its_class_above_is_one(found: Found) -> None:
+    torch.optim.SGD(network().parameters())  # torch calls hooks from the steps of classes that it has met
+    model = network()
+    optimizer = CountsByGroup(model.parameters(), lr=0.01)
+    for step in range(3):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2]
+    assert None not in found.losses
 
 
 def test_adapters_that_are_added_later_are_seen(found: Found) -> None:

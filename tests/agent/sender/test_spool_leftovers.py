@@ -7,16 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from floatscope import wire
 from floatscope._sender import Sender
-from floatscope._spool import _spooler
+from floatscope._spool import _leftovers, _spooler
 from floatscope._spool._home import About, Folder
-from floatscope._spool._leftovers import deliver
+from floatscope._spool._leftovers import Delivery, deliver
 from floatscope._spool._spooler import SpoolPlace
 from tests.agent.sender.spooling import WRITER, assert_numbered, end, sync
 
@@ -89,6 +89,26 @@ def test_a_process_killed_before_its_first_step_still_has_an_end(
     assert isinstance(hello, wire.Hello)
     assert (hello.identity.run, hello.gone, bye) == ("r", True, wire.Bye(seq=0, reason="killed"))
     assert list(place.directory.iterdir()) == []
+
+
+def test_a_server_that_does_not_answer_is_waited_for_once(place: SpoolPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.directory.mkdir()
+    for writer, port in (("1" * 32, 8), ("2" * 32, 8), ("3" * 32, 9)):
+        folder = Folder.create(place.directory, writer)
+        identity = wire.Identity(run="r", writer=writer)
+        folder.write_about(About(server=f"http://127.0.0.1:{port}", agent="x", identity=identity).encoded())
+        folder.close()
+    waited: dict[str, float] = {}
+
+    def noting(folder: Folder, **options: Any) -> Delivery:  # noqa: ANN401 (those of the real one)
+        waited[folder.path.name[0]] = options["patience_s"]
+        return deliver(folder, **options)
+
+    monkeypatch.setattr(_leftovers, "deliver", noting)
+    monkeypatch.setattr("floatscope.commands.sync._PATIENCE_S", 0.5)
+    monkeypatch.setattr("floatscope.commands.sync._LITTLE_PATIENCE_S", 0.1)
+    assert sync(place) == 1
+    assert waited == {"1": 0.5, "2": 0.1, "3": 0.5}
 
 
 def test_leftovers_for_another_server_stay(

@@ -73,3 +73,5 @@ def test_where_there_is_no_store_it_says_so(tmp_path: Path, command: Callable[..
     status, out, err = command("server", "--data", str(tmp_path / "none"), "--check-store").finish()
     assert (status, out) == (2, "")
     assert "there is no floatscope store" in err
+    assert "--data DIR" in err
+    assert "--server" not in err, "which this command has not"
