@@ -127,12 +127,10 @@ class GradientTap:
             return known
         if optimizer in self._passed_over:
             return None
-        if not self._adopting:
-            return self._stood_for(optimizer)
         layer_of = self._recorder.table.layer_of
-        if any(layer_of(p) is not None for p in parameters_of(optimizer)):
-            return self.follow(optimizer)
-        return None
+        if all(layer_of(p) is None for p in parameters_of(optimizer)):
+            return None
+        return self.follow(optimizer) if self._adopting else self._stood_for(optimizer)
 
     def _stood_for(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The number of the one of those given whose parameters ``optimizer`` updates; None where none is."""
@@ -143,7 +141,7 @@ class GradientTap:
         given = [(number, known) for number, known in living if known is not None]
         if not given:
             self._adopting = True
-            return self.index_of(optimizer)
+            return self.follow(optimizer)
         own = self._identities(optimizer)
         for number, known in given:
             if not own.isdisjoint(self._identities(known)):
