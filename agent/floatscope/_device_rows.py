@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import repeat
+from operator import add, is_
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from floatscope._placement import WHOLE, Placement
-from floatscope._ring import Extent, Ring
-from floatscope._stats import WORDS, Plan, Rows, RowValues, Variant
+from floatscope._ring import Ring
+from floatscope._stats import WORDS, Plan, Rows, Variant
 from floatscope._streams import Streams
-from floatscope._summary import BINS, Floats
+from floatscope._summary import BINS
+from floatscope._transit import Copying, Here, Transit
 
-__all__ = ["Arrival", "DeviceRows", "FromAmax", "Part", "PartList", "Route", "Scalar", "Slot", "Transit"]
+__all__ = ["DeviceRows", "FromAmax", "Joined", "Part", "PartList", "Route", "Scalar", "Slot"]
 
 _NUMBERS = 64
 """Places for scalars to begin with: 512 bytes that always travel."""
@@ -71,30 +72,25 @@ class PartList(NamedTuple):
     opened: dict[tuple[str, int], int]
     end: int
 
+    @classmethod
+    def of(cls, parts: dict[int, Part]) -> PartList:
+        """Those of ``parts``, which are by row."""
+        opened = {(part.kind, part.layer): row for row, part in parts.items()}
+        return cls(parts, tuple(parts.values()), opened, max(parts) + 1)
 
-class Arrival(NamedTuple):
-    """What came from a device: its used rows, and its scalars (float64 [n])."""
 
-    rows: RowValues
-    numbers: Floats
+class Joined(NamedTuple):
+    """Tensors of one launch: ``at[i]`` is the row of the i-th, ``parts[i]`` whose it is."""
+
+    at: tuple[int, ...]
+    parts: tuple[Part, ...]
 
 
-class Transit(Protocol):
-    """A device's rows on their way to the host."""
+class _Known(NamedTuple):
+    """Tensors that were measured together before, each the only one of its kind and layer."""
 
-    @property
-    def nbytes(self) -> int:
-        """Host memory, in bytes."""
-
-    @property
-    def lost(self) -> str | None:
-        """Why the rows, but not the scalars, were left behind."""
-
-    def ready(self) -> bool:
-        """Whether ``resolve`` would not wait."""
-
-    def resolve(self) -> Arrival:
-        """The values; the host memory goes back. Waits for the copy. At most once."""
+    joined: Joined
+    rows: PartList
 
 
 class Route(NamedTuple):
@@ -135,6 +131,8 @@ class DeviceRows:
         self._planned = 0
         self._listed: tuple[tuple[int, ...], Plan] | None = None
         """The newest of them that was asked for: a list of gradients need not be hashed, being the same object."""
+        self._known: dict[tuple[int, int, int], _Known] = {}
+        """By the rows of the first and the last, and their number: what ``join`` was given in other steps."""
         self._begin()
 
     def _begin(self) -> None:
@@ -151,6 +149,8 @@ class DeviceRows:
         """Of the list that was put last: whose loss scale it carried."""
         self._apart = False
         """Whether a gradient began a part of its own."""
+        self._split = False
+        """Whether anything may be in another row than the first of its kind and layer."""
         self._used = 0
         self._numbers = 0
 
@@ -176,6 +176,10 @@ class DeviceRows:
             self._parts.update(listed.parts)
             self._open.update(listed.opened)
         self._put.clear()
+
+    def holds(self, part: Part) -> bool:
+        """Whether anything was measured for ``part`` in this step."""
+        return part in self.parts()
 
     def _open_part(self, kind: str, layer: int) -> Part | None:
         if self._put:
@@ -205,14 +209,73 @@ class DeviceRows:
         number = self._parallel.get(key, -1 if part is None else 0) + 1
         self._parallel[key] = number
         self._apart |= kind == "grad"
-        first = self._firsts.get(key) if number == 0 else None
+        if number == 0:
+            part = self.first_part(kind, layer, format_=format_, loss_scaled=loss_scaled, placement=placement)
+        else:
+            self._split = True
+            part = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
+        self._elements[part.row] = elements
+        self.put(part)
+        return part
+
+    def first_part(
+        self, kind: str, layer: int, *, format_: str, loss_scaled: int, placement: Placement = WHOLE
+    ) -> Part:
+        """What a kind and layer begins a step with: the same object in each, as a rule."""
+        first = self._firsts.get((kind, layer))
         if first is None or (first.format, first.loss_scaled, first.placement) != (format_, loss_scaled, placement):
-            first = Part(kind, layer, self._place(kind, layer, number), format_, loss_scaled, placement=placement)
-            if number == 0:
-                self._firsts[key] = first
-        self._elements[first.row] = elements
-        self.put(first)
+            first = Part(kind, layer, self._place(kind, layer, 0), format_, loss_scaled, placement=placement)
+            self._firsts[kind, layer] = first
         return first
+
+    def join(self, parts: tuple[Part, ...], elements: Sequence[int], *, limit: int) -> Joined:
+        """The rows for tensors of ``elements``, which join ``parts`` (of ``first_part``) or are kept apart.
+
+        One of 0 elements has joined its part already.
+        """
+        key = parts[0].row, parts[-1].row, len(parts)
+        known = self._known.get(key)
+        if known is not None and known.joined.parts == parts and self._join_all(known, elements, limit):
+            return known.joined
+        joined = tuple(
+            self.part_for(
+                part.kind,
+                part.layer,
+                count,
+                limit=limit,
+                format_=part.format,
+                loss_scaled=part.loss_scaled,
+                placement=part.placement,
+            )
+            if count
+            else part
+            for part, count in zip(parts, elements, strict=True)
+        )
+        found = Joined(tuple(part.row for part in joined), joined)
+        by_row = {part.row: part for part in joined}
+        if joined == parts and len(by_row) == len(parts):
+            if len(self._known) >= _PLANS:
+                self._known.clear()
+            self._known[key] = _Known(found, PartList.of(by_row))
+        return found
+
+    def _join_all(self, known: _Known, elements: Sequence[int], limit: int) -> bool:
+        # Nothing for each of them in Python: a step that reads all outputs of 146 layers has 438.
+        if self._split or not all(elements):
+            return False
+        if self._put:
+            self._settle()
+        at, parts = known.joined
+        if not all(map(is_, map(self._parts.get, at, parts), parts)):
+            return False
+        totals = list(map(add, map(self._elements.get, at, repeat(0)), elements))
+        if max(totals) > limit:
+            return False
+        self._elements.update(zip(at, totals, strict=True))
+        self._parts.update(known.rows.parts)
+        self._open.update(known.rows.opened)
+        self._used = max(self._used, known.rows.end)
+        return True
 
     def put(self, part: Part) -> None:
         """Begin ``part``, or replace what is known of it."""
@@ -236,7 +299,7 @@ class DeviceRows:
 
     def close_parts(self, kind: str, layers: set[int]) -> None:
         """What is read of them from now on replaces what was read so far, in the norm."""
-        self._apart = True
+        self._apart = self._split = True
         for layer in layers:
             part = self._open_part(kind, layer)
             if part is not None:
@@ -251,7 +314,7 @@ class DeviceRows:
         if self._open.get((part.kind, part.layer)) == part.row:
             del self._open[part.kind, part.layer]
         self._parallel.setdefault((part.kind, part.layer), 0)
-        self._apart = True
+        self._apart = self._split = True
 
     def place(self, kind: str, layer: int) -> int:
         """The first row of a kind and layer."""
@@ -354,7 +417,10 @@ class DeviceRows:
         if histogram and counted:
             rows = [self._rows.hist[row] for row, _ in counted]
             torch._foreach_copy_(rows, [hist for _, hist in counted])
-        torch._foreach_zero_([words for _, words, _ in parts] + [hist for _, hist in counted])
+        # One launch for tensors of one dtype, one for each tensor where they differ.
+        torch._foreach_zero_([words for _, words, _ in parts])
+        if counted:
+            torch._foreach_zero_([hist for _, hist in counted])
         self._parts.update({first + n: part._replace(row=first + n) for n, (part, _, _) in enumerate(parts)})
         self._used = end
 
@@ -369,7 +435,7 @@ class DeviceRows:
         try:
             if self._ring is None:
                 here = hist.numpy().view(np.uint32).copy() if histogram else None
-                transit: Transit | None = _Here(block.numpy().copy(), here, numbers)
+                transit: Transit | None = Here(block.numpy().copy(), here, numbers)
                 block.zero_()
                 if histogram:
                     hist.zero_()
@@ -396,7 +462,7 @@ class DeviceRows:
             leaving = self._leaving[end, used] = self._rows.block[:end], self._rows.hist[:used]
         return leaving
 
-    def _copied(self, block: torch.Tensor, hist: torch.Tensor | None) -> _Copying | None:
+    def _copied(self, block: torch.Tensor, hist: torch.Tensor | None) -> Copying | None:
         assert self._ring is not None, "the caller has asked"
         numbers, end = len(self._rows.numbers), len(block)
         extent = self._ring.take(end * _WORD + (len(hist) * _ROW_HIST if hist is not None else 0))
@@ -409,56 +475,4 @@ class DeviceRows:
         (extent.host if hist is None else extent.host[:end]).copy_(block, non_blocking=True)
         if hist is not None:
             extent.host[end:].view(torch.int32).view(len(hist), BINS).copy_(hist, non_blocking=True)
-        return _Copying(extent, end, numbers, lost)
-
-
-def _arrival(block: NDArray[np.int64], hist: NDArray[np.uint32] | None, numbers: int) -> Arrival:
-    return Arrival(RowValues(block[numbers:].reshape(-1, len(WORDS)), hist), block[:numbers].view(np.float64))
-
-
-@dataclass(frozen=True, slots=True)
-class _Here:
-    """Rows that are on the host already."""
-
-    block: NDArray[np.int64]
-    hist: NDArray[np.uint32] | None
-    numbers: int
-    lost: None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.block.nbytes + (self.hist.nbytes if self.hist is not None else 0)
-
-    def ready(self) -> bool:
-        return True
-
-    def resolve(self) -> Arrival:
-        return _arrival(self.block, self.hist, self.numbers)
-
-
-class _Copying:
-    """Rows on their way into a piece of the ring, which goes back when they were read or nobody wants them."""
-
-    def __init__(self, extent: Extent, end: int, numbers: int, lost: str | None) -> None:
-        self._extent = extent
-        self._end = end
-        self._numbers = numbers
-        self.lost = lost
-        self.nbytes = extent.host.nbytes
-        self.event: torch.Event | None = None
-
-    def ready(self) -> bool:
-        return self.event is None or bool(self.event.query())
-
-    def resolve(self) -> Arrival:
-        if self.event is not None:
-            self.event.synchronize()
-        host = self._extent.host.numpy()
-        hist = host[self._end :].view(np.uint32).reshape(-1, BINS).copy() if len(host) > self._end else None
-        arrival = _arrival(host[: self._end].copy(), hist, self._numbers)
-        self._extent.give_back()
-        return arrival
-
-    def __del__(self) -> None:
-        # A copy that is still under way is followed, on its stream, by whatever is copied into the same memory next.
-        self._extent.give_back()
+        return Copying(extent, end, numbers, lost)

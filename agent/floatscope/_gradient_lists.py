@@ -125,7 +125,7 @@ class GradientList:
             if here:
                 at, tensors = zip(*here, strict=True)
                 parts = {row: whole.rows.parts[row] for row in at}
-                some.append(OnDevice(whole.device, at, tensors, _listed(parts)))
+                some.append(OnDevice(whole.device, at, tensors, PartList.of(parts)))
         return some, frozenset(self._chosen_ids[i] for i in present)
 
     def _as_known(self, place: int, found: Sequence[Any]) -> bool:
@@ -264,9 +264,4 @@ def _on_device(recorder: Recorder, device: torch.device, facts: list[_Known], *,
         at.append(row)
         bound = recorder.table.elements(fact.layer)
         parts.setdefault(row, Part("grad", fact.layer, row, stored, loss_scaled, placement=fact.placement, bound=bound))
-    return OnDevice(device, tuple(at), (), _listed(parts))
-
-
-def _listed(parts: dict[int, Part]) -> PartList:
-    in_order = tuple(parts.values())
-    return PartList(parts, in_order, {(part.kind, part.layer): row for row, part in parts.items()}, max(parts) + 1)
+    return OnDevice(device, tuple(at), (), PartList.of(parts))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatscope._compiled import CompiledUpdates
 from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
@@ -22,6 +21,7 @@ from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
 from floatscope._step_buffer import Clipping
+from floatscope._step_hooks import after_steps, before_steps
 
 __all__ = ["GradientTap", "parameters_of", "rate_of"]
 
@@ -49,6 +49,7 @@ class GradientTap:
         self._parameters: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[tuple[int, ...], frozenset[int]]]
         self._parameters = weakref.WeakKeyDictionary()
         """By optimizer the sizes of its groups, and the identities of its parameters then."""
+        self._begun: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
         self._captured: set[int | None] = set()
@@ -80,12 +81,9 @@ class GradientTap:
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
-            self._undo.append(register_optimizer_step_pre_hook(compiled).remove)
-            self._undo.append(register_optimizer_step_pre_hook(self.before_step).remove)
-            self._undo.append(register_optimizer_step_post_hook(self._after_step).remove)
+            self._undo += [before_steps(compiled), before_steps(self.before_step), after_steps(self._after_step)]
         for optimizer in self._known():
-            self._undo.append(optimizer.register_step_pre_hook(compiled).remove)
-            self._undo.append(optimizer.register_step_pre_hook(self.before_step).remove)
+            self._undo += [optimizer.register_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
         norm = _NormObserver()
@@ -102,11 +100,11 @@ class GradientTap:
 
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
-        if optimizer in self._passed_over:
-            return None
         known = self._numbers.get(id(optimizer))
         if known is not None and self._optimizers[known]() is optimizer:
             return known
+        if optimizer in self._passed_over:
+            return None
         layer_of = self._recorder.table.layer_of
         if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
             return self.follow(optimizer)
@@ -127,6 +125,7 @@ class GradientTap:
     def pass_over(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` is inside one that is followed, and no other one."""
         self._passed_over.add(optimizer)
+        self._numbers.pop(id(optimizer), None)
 
     def _known(self, end: int | None = None) -> list[torch.optim.Optimizer]:
         return [optimizer for known in self._optimizers[:end] if (optimizer := known()) is not None]
@@ -289,6 +288,7 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
+            self._begun.add(optimizer)
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -304,11 +304,12 @@ class GradientTap:
         return None
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling():
-            return
-        with _stepping:
-            if self.index_of(optimizer) is not None:
-                self.has_stepped(optimizer)
+        # A step may call that of the class above, and torch calls its hooks for both.
+        if not torch.compiler.is_compiling() and optimizer in self._begun:
+            self._begun.discard(optimizer)
+            with _stepping:
+                if self.index_of(optimizer) is not None:
+                    self.has_stepped(optimizer)
 
     def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """``optimizer`` has updated its parameters, or skipped that."""

@@ -54,7 +54,7 @@ class Looks:
     @property
     def left(self) -> int:
         """Steps until none is left."""
-        return max(self._own, max((look.left for look in self._asked), default=0))
+        return max(self._own, *(look.left for look in self._asked)) if self._asked else self._own
 
     def ask(self, order: wire.Focus) -> Told | None:
         """Take an order; what is to be told of its beginning, None where it is for no step."""

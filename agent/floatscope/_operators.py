@@ -13,6 +13,8 @@ Made with ``torch.library.Library``: a call costs a third of what it costs throu
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +32,7 @@ CAN_SHUN_GRAPHS = hasattr(torch.Tag, "cudagraph_unsafe")
 """Whether an operator can say that it must stay out of CUDA graphs: since torch 2.8."""
 _measuring = Guard("a tensor of compiled code was measured")
 _reading = Guard("gradients were read before a compiled update")
+_defining = threading.Lock()
 
 GradientReader = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 """Takes parameters and their gradients. Both are only valid during the call."""
@@ -129,13 +132,24 @@ class Readers:
 def readers() -> Readers:
     """The process's readers. The first call defines the operators.
 
-    A second import of this module, as after a reload, finds the readers of the first, whose operators stay.
+    A second import of this module, as after a reload, finds the readers of the first, whose operators stay. Of several
+    threads that begin to train at once the first one defines them, and the others wait for that.
     """
     namespace = getattr(torch.ops, _NAMESPACE)
-    known: Readers | None = vars(namespace).get("readers")
-    if known is None:
-        known = namespace.readers = _defined()
+    with _defining:
+        known: Readers | None = vars(namespace).get("readers")
+        if known is None:
+            known = namespace.readers = _defined()
     return known
+
+
+def _forget_other_threads() -> None:
+    """In a forked child: none of those that may have been defining is there."""
+    global _defining
+    _defining = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 def _defined() -> Readers:

@@ -39,10 +39,14 @@ def scaler_facts(scaler: object) -> dict[str, object]:
         "growth_factor": "get_growth_factor",
         "backoff_factor": "get_backoff_factor",
         "growth_interval": "get_growth_interval",
-        "enabled": "is_enabled",
     }
     if isinstance(scaler, torch.amp.GradScaler):
-        facts["scaler_options"] = {name: _plain(getattr(scaler, getter)()) for name, getter in getters.items()}
+        # One that is not enabled has none of the others.
+        enabled = scaler.is_enabled()
+        others = getters if enabled else {}
+        facts["scaler_options"] = {"enabled": enabled} | {
+            n: _plain(getattr(scaler, get)()) for n, get in others.items()
+        }
     return facts
 
 

@@ -24,6 +24,8 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _is_recording, _set_recording = torch.is_grad_enabled, torch._C._set_grad_enabled
 _is_inference = torch.is_inference_mode_enabled
 _autocasts = torch._C._is_any_autocast_enabled
+_cuda: Any = torch.cuda
+_stream_captures: Any = torch._C._cuda_isCurrentStreamCapturing
 _NoFunctionModes = torch._C.DisableTorchFunction
 
 _TRANSFORMED = "inside a function transform (vmap, grad, jvp)"
@@ -37,7 +39,7 @@ def transformed() -> bool:
 
 def why_not_now() -> str | None:
     """Why tensors have no values to measure at the moment; None when they have."""
-    if transformed():
+    if _interpreter() is not None:
         return _TRANSFORMED
     if _tracing_state() is not None:
         return _TRACED
@@ -56,7 +58,8 @@ def why_not_now() -> str | None:
 
 def capturing() -> bool:
     """Whether a CUDA graph is being captured, so that what is launched now runs with each replay instead."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
+    # What ``is_initialized`` and ``is_current_stream_capturing`` do: each output that is read asks, and more.
+    return bool(_cuda._initialized and not _cuda._is_in_bad_fork() and _stream_captures())
 
 
 def backward_runs() -> bool:

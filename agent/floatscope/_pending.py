@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope import wire
-from floatscope._device_rows import Arrival, FromAmax, Part, Scalar, Slot
+from floatscope._device_rows import FromAmax, Part, Scalar, Slot
 from floatscope._operands import scale_from_amax
 from floatscope._packing import yield_the_interpreter
 from floatscope._record import StepRecord, SummaryRows
 from floatscope._stats import RowValues, WordAt
 from floatscope._step_buffer import FIRST_SCALER, Clipping, StepBuffer
 from floatscope._summary import BINS, Floats, rescaled_histogram, shares_in_format
+from floatscope._transit import Arrival
 
 __all__ = ["Pending", "ScaleTrace"]
 

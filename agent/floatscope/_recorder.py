@@ -10,7 +10,7 @@ import torch
 
 from floatscope import wire
 from floatscope._backend import Backend
-from floatscope._batch import Batch
+from floatscope._batch import Batch, Usual
 from floatscope._blocks import FIGURES, block_figures
 from floatscope._captured import CapturedPart, CapturedRows
 from floatscope._config import Config
@@ -50,6 +50,8 @@ class Recorder:
         self._sampling = sampling
         self._backend = backend or Backend()
         self._config = config
+        self.captures_outputs = config.activations_every > 0
+        """Whether outputs are read of what is captured, which is replayed in steps that read them, and in others."""
         self._devices: dict[torch.device, DeviceRows] = {}
         self._batches: dict[torch.device, Batch] = {}
         self.generation = 0
@@ -57,6 +59,8 @@ class Recorder:
         self._met: dict[tuple[str, int], tuple[object, ...]] = {}
         self._at_once: set[tuple[str, int]] = set()
         """Kinds of layers whose tensors were changed in place while they waited, or were in bad company."""
+        self._usual: dict[tuple[str, int], Usual] = {}
+        """What the tensor of a kind and layer that waited last had in common with all others."""
         self._adopted: dict[torch.device, list[tuple[Part, torch.Tensor, torch.Tensor | None]]] = {}
         self.capturing = self._backend.capturing
         self.captured = CapturedRows(self._backend.variant)
@@ -94,8 +98,8 @@ class Recorder:
 
     @property
     def wants_outputs(self) -> bool:
-        """Whether outputs are to be read now. What is captured is replayed in steps that read them, and in others."""
-        return self.buffer.activations or (self._config.activations_every > 0 and self.capturing())
+        """Whether outputs are to be read now."""
+        return self.buffer.activations or (self.captures_outputs and self.capturing())
 
     @property
     def wants_gradients(self) -> bool:
@@ -116,7 +120,7 @@ class Recorder:
 
     @property
     def parts(self) -> list[Part]:
-        """Everything that was measured in the step in progress, or waits to be."""
+        """Everything that was measured in the step in progress."""
         return [part for rows in self._devices.values() for part in rows.parts()]
 
     def record(
@@ -156,7 +160,7 @@ class Recorder:
                 for piece in pieces(tensor, self.row_elements) if tensor.numel() else (tensor,):
                     part = self._part(rows, kind, layer, piece, cast, loss_scaled=loss_scaled, placement=placement)
                     if waits:
-                        if self._batch(rows).add(piece, part):
+                        if self._batch(rows).add(piece, part, piece.nbytes):
                             self.flush()
                     else:
                         rows.measure(piece, part.row, histogram=self.buffer.histograms)
@@ -167,31 +171,51 @@ class Recorder:
     def defer(self, kind: str, layer: int, tensor: torch.Tensor, *, loss_scaled: int = 0) -> bool:
         """Have ``tensor`` measured with others at the next ``flush``; False where ``record`` must do it now.
 
-        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook.
+        Without a single operation on a tensor, so that nothing needs to be kept apart from what surrounds a hook. Not
+        during a capture.
         """
-        if (kind, layer) in self._at_once or not self._can_wait(tensor):
+        if type(tensor) not in PLAIN:
             return False
-        stored, elements, limit = stored_format(tensor.dtype), tensor.numel(), self._backend.row_elements
-        if stored is None or tensor.layout != torch.strided or not 0 < elements <= limit:
+        usual = self._usual.get((kind, layer))
+        if (
+            usual is None
+            or usual.dtype is not tensor.dtype
+            or usual.device != tensor.device
+            or usual.part.loss_scaled != loss_scaled
+        ):
+            usual = self._look(kind, layer, tensor, loss_scaled, usual)
+        elements = tensor.numel()
+        if usual is None or not 0 < elements <= self._backend.row_elements:
             return False
-        batch = self._batches.get(tensor.device)
-        if batch is None:
-            with OwnOperations():
-                batch = self._batch(self.rows_on(tensor.device))
-        part = batch.rows.part_for(
-            kind,
-            layer,
-            elements,
-            limit=limit,
-            format_=stored,
-            loss_scaled=loss_scaled,
-            placement=self.ranks.activations,
-        )
-        self.meet(kind, layer, part.format, loss_scaled=loss_scaled)
-        if batch.add(tensor, part):
+        try:
+            full = usual.batch.add(tensor, usual.part, elements * usual.itemsize, elements)
+        except RuntimeError:
+            return False
+        if full:
             with OwnOperations():
                 self.flush()
         return True
+
+    def _look(
+        self, kind: str, layer: int, tensor: torch.Tensor, loss_scaled: int, before: Usual | None
+    ) -> Usual | None:
+        """What is known of tensors like this one, where those ``before`` were others; None where they cannot wait."""
+        stored = stored_format(tensor.dtype)
+        if stored is None or tensor.layout != torch.strided:
+            return None
+        if self.is_read_alone(kind, layer) or not self._can_wait(tensor):
+            return None
+        alike = before is not None and (before.device, before.part.loss_scaled) == (tensor.device, loss_scaled)
+        if before is not None and alike and (before.batch.awaits(before.part) or before.batch.rows.holds(before.part)):
+            return before  # of another dtype, which the first of a step decides for all
+        with OwnOperations():
+            batch = self._batch(self.rows_on(tensor.device))
+            part = batch.rows.first_part(
+                kind, layer, format_=stored, loss_scaled=loss_scaled, placement=self.ranks.activations
+            )
+        self.meet(kind, layer, stored, loss_scaled=loss_scaled)
+        usual = self._usual[kind, layer] = Usual(tensor.dtype, tensor.device, tensor.itemsize, part, batch)
+        return usual
 
     def _can_wait(self, tensor: torch.Tensor) -> bool:
         if type(tensor) not in PLAIN or self.capturing() or tensor.is_inference():
@@ -201,7 +225,8 @@ class Recorder:
     def _batch(self, rows: DeviceRows) -> Batch:
         batch = self._batches.get(rows.device)
         if batch is None:
-            batch = self._batches[rows.device] = Batch(rows, self._backend.batch_bytes(rows.device))
+            limit = self._backend.batch_bytes(rows.device)
+            batch = self._batches[rows.device] = Batch(rows, limit, row_elements=self.row_elements)
         return batch
 
     def _part(
@@ -247,6 +272,7 @@ class Recorder:
         if self._met.get((kind, layer)) == known:
             return
         self._met[kind, layer] = known
+        self._usual.pop((kind, layer), None)
         if cast is not None:
             operand = wire.Operand(kind=kind, format=cast.format, role="cast", scaling=cast.scaling)
         else:
@@ -317,6 +343,7 @@ class Recorder:
     def unread(self, part: Part, reason: str = _FAILED) -> None:
         """Tensors of a part that waited with others could not be measured: from now on each is measured by itself."""
         self._at_once.add((part.kind, part.layer))
+        self._usual.pop((part.kind, part.layer), None)
         self.table.unseen(part.layer, f"{part.kind} not observed: {reason}")
 
     def adopt(
@@ -368,6 +395,7 @@ class Recorder:
 
     def release(self) -> None:
         """Let go of the rows, and of tensors that wait: nothing follows."""
+        self._usual.clear()
         self._batches.clear()
         self._devices.clear()
         self.generation += 1

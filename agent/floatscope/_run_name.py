@@ -61,17 +61,28 @@ def _launcher(world: int, environment: Mapping[str, str], pid: int, proc: Path) 
         return None
     ranks = {"RANK"} | {rank for rank, size in _RANKS if environment.get(size) == str(world)}
     try:
-        _, parent = _start_and_parent(proc, pid)
-        while True:
-            start, grandparent = _start_and_parent(proc, parent)
+        launcher = pid
+        start, parent = _start_and_parent(proc, pid)
+        climbs = not _launched_others(proc, pid, environment)
+        while climbs:
+            launcher = parent
+            start, parent = _start_and_parent(proc, launcher)
             # Between a launcher and its rank may be a wrapper, which has a rank as well.
-            if grandparent == 0 or not ranks & _variables(proc, parent):
-                break
-            parent = grandparent
+            climbs = parent != 0 and bool(ranks & _variables(proc, launcher).keys())
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
     except (OSError, ValueError, IndexError):
         return None
-    return _digest(f"{boot} {socket.gethostname()} {parent} {start}")
+    return _digest(f"{boot} {socket.gethostname()} {launcher} {start}")
+
+
+def _launched_others(proc: Path, pid: int, environment: Mapping[str, str]) -> bool:
+    """Whether this rank, ``pid``, has a child with another rank of this machine, as the first one of Lightning has."""
+    own = environment.get("LOCAL_RANK")
+    try:
+        children = (proc / str(pid) / "task" / str(pid) / "children").read_text().split()
+    except FileNotFoundError:
+        return False  # a kernel without CONFIG_PROC_CHILDREN
+    return own is not None and any(_variables(proc, int(child)).get("LOCAL_RANK", own) != own for child in children)
 
 
 def _on_one_machine(world: int, environment: Mapping[str, str]) -> bool:
@@ -91,13 +102,14 @@ def _start_and_parent(proc: Path, pid: int) -> tuple[str, int]:
     return fields[19], int(fields[1])
 
 
-def _variables(proc: Path, pid: int) -> set[str]:
-    """Names in the environment that ``pid`` started with; none where another user's are not shown."""
+def _variables(proc: Path, pid: int) -> dict[str, str]:
+    """The environment that ``pid`` started with; none of a process that is gone, or where another user's is hidden."""
     try:
         data = (proc / str(pid) / "environ").read_bytes()
-    except PermissionError:
-        return set()
-    return {entry.partition(b"=")[0].decode(errors="replace") for entry in data.split(b"\0")}
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        return {}
+    entries = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in entries}
 
 
 def _digest(text: str) -> str:

@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from floatscope._device_rows import Part, Scalar, Transit
+from floatscope._device_rows import Part, Scalar
 from floatscope._sampling import Wanted
+from floatscope._transit import Transit
 
 __all__ = ["FIRST_SCALER", "Clipping", "StepBuffer", "Times"]
 

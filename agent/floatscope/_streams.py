@@ -15,6 +15,8 @@ class Streams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index = device.index if device.type == "cuda" else None
+        """Of a card of CUDA or ROCm: to ask the device for it makes a string, and each output that waits would."""
         self._by_handle: dict[int, torch.Stream] = {}
         self._home = self.current()
         """The stream that the rows were last cleared on."""
@@ -23,10 +25,10 @@ class Streams:
 
     def current(self) -> torch.Stream:
         """The stream that work goes to at the moment."""
-        if self._device.type != "cuda":
+        if self._index is None:
             return torch.accelerator.current_stream(self._device)
         # A handle costs a fifth of the microsecond that the object takes.
-        handle = torch._C._cuda_getCurrentRawStream(self._device.index)
+        handle = torch._C._cuda_getCurrentRawStream(self._index)
         stream = self._by_handle.get(handle)
         if stream is None:
             stream = self._by_handle[handle] = torch.accelerator.current_stream(self._device)

@@ -179,3 +179,53 @@ def test_a_run_that_fails_costs_its_company_once_and_the_culprit_always(
     assert counts == [None, 8, 8, 8]
     assert sink.row(0, "act", "1") is not None
     assert scope.coverage["reasons"]["grad not observed: it could not be measured"] == ["0", "1"]
+
+
+def test_the_first_tensor_of_a_step_decides_the_format_of_its_layer(attach: Attach) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    scope, sink = attach(model, config=EVERY, weights_every=0, _backend=like_a_card())
+    for _ in range(3):
+        # The same layer gives bfloat16 under autocast, and float32 without.
+        with torch.autocast("cpu", torch.bfloat16):
+            model(X)
+        model(X)
+        scope.step()
+    first = {operand.kind: operand.format for layer in sink.records()[0].layers[:1] for operand in layer.operands}
+    assert first["act"] == "bf16"
+    assert [len(record.layers) for record in sink.records()] == [2, 0, 0], "told once"
+    row = sink.row(2, "act", "0")
+    assert row is not None
+    assert row["count"] == 16
+
+
+def test_rows_are_those_of_a_pass_whether_or_not_its_list_is_known(attach: Attach) -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.Linear(4, 4), shared)
+    variant = Runs()
+    scope, sink = attach(model, config=EVERY, weights_every=0, _backend=like_a_card(variant=lambda _: variant))
+    for micro_batches in (1, 1, 3, 2, 1):
+        outputs = []
+        for _ in range(micro_batches):
+            inputs = X[torch.randint(0, 2, (5,))]
+            hidden = shared(inputs)
+            outputs += [hidden, shared(model[1](hidden))]
+            model(inputs).sum().backward()
+        scope.step()
+        row = sink.row(len(sink.pending) - 1, "act", "0")
+        # Those of the whole pass, and of its layers before.
+        assert_row(row, floatscope.summarize([*outputs, *outputs]))
+    assert variant.alone == 0
+
+
+def test_a_hook_of_the_user_on_the_same_output_comes_and_goes(attach: Attach) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    scope, sink = attach(model, config=EVERY, weights_every=0, _backend=like_a_card())
+    seen: list[torch.Tensor] = []
+    out = model(X)
+    out.register_hook(seen.append).remove()
+    out.register_hook(seen.append)
+    out.sum().backward()
+    scope.step()
+    assert len(seen) == 1
+    assert_row(sink.row(0, "act_grad", "0"), floatscope.summarize(seen[0]))

@@ -92,6 +92,8 @@ def test_how_the_scale_grows_and_falls() -> None:
         "scaler": "GradScaler",
         "scaler_options": {"growth_factor": 2.0, "backoff_factor": 0.25, "growth_interval": 100, "enabled": True},
     }
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    assert scaler_facts(off) == {"scaler": "GradScaler", "scaler_options": {"enabled": False}}
     assert scaler_facts(None) == {"scaler": None}
     assert scaler_facts(object()) == {"scaler": "object"}
 

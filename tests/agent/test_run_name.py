@@ -89,3 +89,27 @@ def test_on_one_machine_the_launcher_names_the_job(more: Mapping[str, str]) -> N
     assert len(set(first)) == len(set(second)) == 1, "the ranks agree, also behind a shell"
     assert first[0] != second[0], "two jobs differ though all their variables are the same"
     assert first[0].startswith("run-")
+
+
+FIRST_RANK = """
+import os, subprocess, sys
+os.environ |= {"LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+others = {**os.environ, "LOCAL_RANK": "1"}
+other = subprocess.Popen([sys.executable, "-c", sys.argv[1] + "; input()"], stdin=subprocess.PIPE, env=others)
+worker = subprocess.Popen(["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE)
+exec(sys.argv[1])
+other.communicate(b"\\n")
+worker.communicate(b"\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_rank_that_launches_the_others_itself_has_their_name() -> None:
+    # As Lightning does: what makes it a rank is not in the environment that it was started with.
+    jobs = [
+        subprocess.run([sys.executable, "-c", FIRST_RANK, PRINT_NAME], check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    (first, other), (again, _) = (job.stdout.split() for job in jobs)
+    assert first == other
+    assert first != again

@@ -54,14 +54,15 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def train(variables: dict[str, str]) -> Callable[..., str]:
-    """``train(command, run=..., server=...)``: what it prints; with a ``run`` under ``floatscope run``."""
+    """``train(command, run=..., server=...)``: what it prints; with a ``server`` under ``floatscope run``."""
 
     def train_(
         command: list[str], *, run: str = "", server: Server | None = None, more: Mapping[str, str] | None = None
     ) -> str:
         watched: list[str] = []
         if server is not None:
-            watched = [sys.executable, "-m", "floatscope", "run", "--server", server.url, "--name", run, "--"]
+            named = ["--name", run] if run else []
+            watched = [sys.executable, "-m", "floatscope", "run", "--server", server.url, *named, "--"]
         done = subprocess.run(
             [*watched, *command],
             env=variables | dict(more or {}),

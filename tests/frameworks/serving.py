@@ -39,6 +39,11 @@ class Server:
         answer: dict[str, Any] = json.loads(shown.stdout)
         return answer
 
+    def runs(self) -> list[str]:
+        """The names of those that there are."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/runs", timeout=60) as answer:
+            return [run["name"] for run in json.load(answer)]
+
     @contextmanager
     def following(self, log: Path, run: str) -> Iterator[None]:
         """``floatscope follow LOG`` meanwhile, from before there is a log."""

@@ -21,6 +21,15 @@ TRAINED = {
     "full": 2 * (len(PROJECTIONS) + len(NORMS)) + 3,  # and the embedding, the last norm, the head
     "freeze": len(PROJECTIONS) + len(NORMS),
 }
+IN_CODE = """
+import sys, yaml
+from floatscope.integrations.transformers import FloatscopeCallback
+from llamafactory.hparams import parser
+from llamafactory.train.tuner import run_exp
+parser.is_torch_bf16_gpu_available = lambda: True  # which it takes for the condition of pure_bf16, on the CPU as well
+file, run, server = sys.argv[1:]
+run_exp(yaml.safe_load(open(file)), callbacks=[FloatscopeCallback(run=run, server=server)])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +97,19 @@ def test_two_ranks_are_one_run(folder: Path, llamafactory: Path, train: Callable
     norms = server.scalar("ranks", "grad_norm")
     assert list(norms) == list(range(STEPS))
     assert norms == pytest.approx(server.scalar("ranks", "logged/grad_norm"), rel=1e-3)
+
+
+def test_the_callback_in_code_tells_the_same(
+    folder: Path, llamafactory: Path, train: Callable[..., str], server: Server
+) -> None:
+    train([str(llamafactory), "-c", IN_CODE, str(folder / "pure-watched.yaml"), "pure", server.url])
+    shown = server.show("pure")
+    assert (shown["state"], shown["steps"]) == ("finished", STEPS)
+    assert shown["coverage"]["trainable"] == {"observed": TRAINED["full"], "total": TRAINED["full"]}
+    config = shown["config"]
+    assert (config["framework"]["name"], config["declared_precision"]) == ("llamafactory", "pure bf16")
+    assert config["arguments"]["llamafactory.finetuning_args"]["pure_bf16"] is True
+    # It leaves weights in the format that they are stored in, here fp32: what was declared was not executed.
+    executed = {o["format"] for layer in shown["layers"] for o in layer["operands"] if o["kind"] in ("act", "weight")}
+    assert executed == {"fp32"}
+    assert server.scalar("pure", "loss") == logged(folder / "pure-watched", "loss")

@@ -71,3 +71,14 @@ def test_it_is_watched_and_nothing_changes(
     assert set(server.scalar(run, "lr").values()) == {0.01}
     for phase in ("backward", "optimizer"):
         assert all(spent > 0 for spent in server.scalar(run, f"phase/{phase}_s").values()), phase
+
+
+def test_the_steps_and_arguments_of_megatron_lm_are_taken(
+    train: Callable[..., str], server: Server, tmp_path: Path
+) -> None:
+    command = [str(environment("megatron", MEGATRON)), "-m", "torch.distributed.run", "--standalone"]
+    more = {"PYTHONWARNINGS": "ignore", "FLOATSCOPE_TEST_ITERATION": "10"}
+    train([*command, str(PROGRAM), "plain", "fp32", str(tmp_path / "watched.pt")], run="lm", server=server, more=more)
+    assert list(server.scalar("lm", "loss")) == list(range(10, 10 + STEPS))
+    told = server.show("lm")["config"]["arguments"]["megatron"]
+    assert told == {"iteration": 10, "train_iters": 10 + STEPS, "wandb_api_key": "***", "curr_iteration": 10}

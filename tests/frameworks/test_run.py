@@ -26,7 +26,8 @@ def same_weights(folder: Path) -> bool:
 def test_it_is_watched_and_nothing_changes(
     frameworks: Path, train: Callable[..., str], server: Server, tmp_path: Path, name: str
 ) -> None:
-    command = [str(frameworks), str(PROGRAM), name]
+    launch = [str(frameworks.with_name("accelerate")), "launch", "--cpu"] if name == "accelerate" else [str(frameworks)]
+    command = [*launch, str(PROGRAM), name]
     train([*command, str(tmp_path / "alone.pt")])
     said = train([*command, str(tmp_path / "watched.pt")], run=name, server=server)
     assert "failed while" not in said
@@ -39,6 +40,7 @@ def test_it_is_watched_and_nothing_changes(
     config = shown["config"]
     assert config["declared_precision"] == DECLARED[name]
     assert config["framework"]["name"].split(".")[0] == name
+    assert config["gradient_accumulation_steps"] == 2
     # Accelerate leaves the loop to its user.
     assert config.get("max_steps") == (None if name == "accelerate" else STEPS)
     executed = {o["format"] for layer in shown["layers"] for o in layer["operands"] if o["kind"] == "act"}
@@ -98,6 +100,20 @@ def test_two_ranks_are_one_run(
     assert shown["coverage"]["trainable"] == {"observed": 2, "total": 2}
     assert list(server.scalar(run, "grad_norm")) == list(range(STEPS))
     assert list(server.scalar(run, "raw_loss")) == list(range(STEPS))
+
+
+def test_ranks_that_lightning_launches_itself_find_one_name(
+    frameworks: Path, train: Callable[..., str], server: Server, tmp_path: Path
+) -> None:
+    command = [str(frameworks), str(PROGRAM), "lightning"]
+    more = {"FLOATSCOPE_TEST_RANKS": "2"}
+    train([*command, str(tmp_path / "alone.pt")], more=more)
+    said = train([*command, str(tmp_path / "watched.pt")], server=server, more=more)
+    assert "failed while" not in said
+    assert same_weights(tmp_path)
+    [run] = [name for name in server.runs() if name.startswith(f"{PROGRAM.stem}-")]
+    shown = server.show(run)
+    assert (shown["state"], shown["steps"], shown["ranks"], shown["world"]) == ("finished", STEPS, [0, 1], 2)
 
 
 def test_a_trainer_that_overrides_everything_is_a_loop_of_its_own(

@@ -67,13 +67,13 @@ def attach(
 def steps_before(optimizers: Iterable[Optimizer]) -> int:
     """How many steps were done before, as the states say that a training has loaded which resumes.
 
-    Most of torch's optimizers count theirs, without those that a scaler skipped. 0 where none does, or where it counts
-    on a device that would have to be waited for.
+    Most of torch's optimizers count theirs, without those that a scaler skipped; the fused ones of Apex and Transformer
+    Engine do so by group. 0 where none does, or where it counts on a device that would have to be waited for.
     """
     counts = [0]
     for optimizer in optimizers:
-        for state in optimizer.state.values():
-            count = state.get("step") if isinstance(state, dict) else None
+        for counting in (*optimizer.state.values(), *optimizer.param_groups):
+            count = counting.get("step") if isinstance(counting, dict) else None
             if isinstance(count, torch.Tensor) and count.device.type == "cpu" and count.numel() == 1:
                 count = int(count)
             if isinstance(count, int):

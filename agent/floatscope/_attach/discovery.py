@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from floatscope._guard import Guard
 from floatscope._log import logger
 from floatscope._own_ops import backward_runs, transformed
 from floatscope._patches import observe
+from floatscope._step_hooks import after_steps, before_steps
 
 if TYPE_CHECKING:
     from floatscope._scope import Scope
@@ -41,8 +43,9 @@ class Discovery:
         self._scalers: list[weakref.ref[torch.amp.GradScaler]] = []
         self._scopes: list[Scope] = []
         self._forward: Callable[[], None] | None = None
-        self._first_steps: list[RemovableHandle] = []
-        """Hooks on optimizers that wait for their first step, or had it."""
+        self._first_steps: list[tuple[int, RemovableHandle]] = []
+        """Hooks on optimizers that wait for their first step, or had it; with the thread that has made each, since
+        another one may be in its step."""
         self._compiled_module = False
         self._told_of_compilations = False
         self._undo: list[Callable[[], None]] = []
@@ -56,14 +59,17 @@ class Discovery:
             observe(torch.amp.GradScaler, "scale", _Before(self._scaler_scales)),
             observe(torch, "compile", _After(self._compile_called, self._module_compiled)),
             observe(torch.autograd, "backward", _Before(self._backward_begins)),
-            register_optimizer_step_pre_hook(self._any_step).remove,
+            before_steps(self._any_step),
+            # For scopes that are made while other threads train.
+            after_steps(_nothing),
         ]
 
     def remove(self) -> None:
         """Wait no longer. Scopes that are attached stay."""
         self._pending.clear()
         self._stop_watching_forward()
-        self._remove_first_steps()
+        while self._first_steps:
+            self._first_steps.pop()[1].remove()
         while self._undo:
             self._undo.pop()()
 
@@ -91,7 +97,7 @@ class Discovery:
             return
         self._known.add(optimizer)
         self._pending.append(weakref.ref(optimizer))
-        self._first_steps.append(optimizer.register_step_pre_hook(self._first_step))
+        self._first_steps.append((threading.get_ident(), optimizer.register_step_pre_hook(self._first_step)))
         if self._forward is None and not self._compiled_module:
             self._forward = register_module_forward_pre_hook(self._module_runs).remove
 
@@ -162,8 +168,10 @@ class Discovery:
 
     def _remove_first_steps(self) -> None:
         # Not while they run: their table may not change then.
-        while self._first_steps:
-            self._first_steps.pop().remove()
+        this = threading.get_ident()
+        for made in [made for made in self._first_steps if made[0] == this]:
+            self._first_steps.remove(made)
+            made[1].remove()
 
     def _waiting(self) -> list[Optimizer]:
         return [optimizer for known in self._pending if (optimizer := known()) is not None]
@@ -194,6 +202,10 @@ class Discovery:
     def _living_scalers(self) -> list[torch.amp.GradScaler]:
         """First the one that was made or has scaled last: it may be that of the loss whose backward pass begins."""
         return [scaler for known in reversed(self._scalers) if (scaler := known()) is not None]
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 class _Before:

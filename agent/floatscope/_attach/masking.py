@@ -33,12 +33,21 @@ _SECRET_WORDS = frozenset(
     )
 )
 _SECRET_PARTS = ("passw", "apikey", "credential", "accesskey", "privatekey", "authtoken", "accesstoken")
+_PASS = re.compile(r"(?:^|db|user|admin|root|smtp|sql|proxy|login)[\W_]*pass(?:code)?$", re.IGNORECASE)
+_NAME = re.compile(r"-{0,2}[A-Za-z_][\w.\-]{0,80}")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-_ASSIGNMENT = re.compile(
-    r"""(?P<name>[A-Za-z_][\w.\-]{0,80})(?P<between>["']?\s*[:=]\s*)(?P<quote>["']?)(?P<value>[^\s"',;&}\])]+)"""
+_NAMED = re.compile(
+    r"""(?P<name>[A-Za-z_][\w.\-]{0,80})\\*["']?\s*[:=]\s*"""  # an assignment, in JSON inside of a text as well
+    r"""|(?P<option>--?[A-Za-z][\w.\-]{0,80})\s+(?!-)"""
 )
-_OPTION_WITH_VALUE = re.compile(r"(?P<name>--?[A-Za-z][\w.\-]{0,80})(?P<between>\s+)(?P<value>[^\s-]\S*)")
+_VALUE = re.compile(
+    r"""(?P<open>\\*["']).*?(?P<end>(?<!\\)(?P=open)|\Z)"""  # up to a quote that is escaped as the first one is
+    r"""|\[[^\]]*\]?"""
+    r"""|(?:-[ \t]+\S+\s*)+"""  # the entries of a YAML list
+    r"""|[^\s"',;&}\])]+""",
+    re.DOTALL,
+)
 # Each begins in few places, or is bounded: with a text of one long word others take the square of its length.
 _PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*-----.*?(-----END [A-Z ]*-----|$)", re.DOTALL), MASK),
@@ -47,6 +56,11 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (
         re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{0,30}://[^\s\"']+"),
         lambda found: re.sub(r"(?<=[?#]).+", MASK, found[0]),
+    ),
+    # Who knows such an address may write there: chats' webhooks, bots.
+    (
+        re.compile(r"(?P<kept>://[^\s\"']{0,200}?/(?:services|webhooks?|webhookb2|hooks?|bot)[/\d])[^\s\"'?#]{8,}"),
+        rf"\g<kept>{MASK}",
     ),
     (re.compile(r"(?P<kept>\b(?:Bearer|Basic|Token)\s+)[^\s\"']{6,}", re.IGNORECASE), rf"\g<kept>{MASK}"),
     (
@@ -86,7 +100,9 @@ def is_secret(name: str, value: object = "") -> bool:
         return False
     if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+", value)):
         return bool(words & {"pin", "pwd", "passwd", "password", "secret", "passphrase"}) or "passw" in joined
-    return bool(words & _SECRET_WORDS) or any(part in joined for part in _SECRET_PARTS)
+    return (
+        bool(words & _SECRET_WORDS) or any(part in joined for part in _SECRET_PARTS) or _PASS.search(name) is not None
+    )
 
 
 def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -97,7 +113,7 @@ def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
         text = _CUT_CREDENTIALS.sub(rf"\g<kept>{MASK}", text)
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
-    text = _OPTION_WITH_VALUE.sub(_mask_value, _ASSIGNMENT.sub(_mask_value, text))
+    text = _mask_values(text)
     home = environment.get("HOME", "").rstrip("/")
     if home.count("/") > 1:
         text = re.sub(rf"{re.escape(home)}(?=/|$|[\s\"':,;])", "~", text)
@@ -110,10 +126,22 @@ def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _mask_value(found: re.Match[str]) -> str:
-    if not is_secret(found["name"], found["value"]) or found["value"].startswith("//"):
-        return found[0]
-    return f"{found['name']}{found['between']}{found.groupdict().get('quote') or ''}{MASK}"
+def _mask_values(text: str) -> str:
+    """Of what is called a secret in ``text`` the whole value goes: a word, a quotation, a list."""
+    told: list[str] = []
+    at = 0
+    while found := _NAMED.search(text, at):
+        told.append(text[at : found.end()])
+        at = found.end()
+        value = _VALUE.match(text, at)
+        if value is None:
+            continue
+        first, last = value["open"] or "", value["end"] or ""
+        inside = value[0][len(first) : len(value[0]) - len(last)]
+        if is_secret(found["name"] or found["option"], inside) and not inside.startswith("//"):
+            told.append(f"{first}{MASK}{last}")
+            at = value.end()
+    return "".join((*told, text[at:]))
 
 
 def _user_names(environment: Mapping[str, str]) -> list[str]:
@@ -125,17 +153,21 @@ def _user_names(environment: Mapping[str, str]) -> list[str]:
 def masked_command(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """A command line without secrets: ``--api-key VALUE``, ``--api-key=VALUE``, ``key=VALUE``, and what looks so."""
     told: list[str] = []
-    hide = False
+    hide = several = False
     room = _COMMAND_BYTES
     # Before they are looked at: a shell may have put in the names of all files of a data set.
     for word in words[:_MOST]:
         option = word.startswith("-")
         if hide and not option:
             told.append(MASK)
-            hide = False
+            hide = several
             continue
         hide = option and "=" not in word and is_secret(word, "text")
-        told.append(masked(word, environment))
+        several = hide and word.endswith("s")
+        name, equals, value = word.partition("=")
+        # All of it: a shell has taken the quotes away.
+        whole = equals and _NAME.fullmatch(name) and is_secret(name, value)
+        told.append(f"{name}={MASK}" if whole else masked(word, environment))
         room -= len(told[-1].encode())
         if room < 0:
             told[-1] = "..."
@@ -148,8 +180,9 @@ def plain(value: object, name: str = "", *, depth: int = 0, environment: Mapping
 
     Of mappings and lists at most 400 entries, four levels deep.
     """
-    if is_secret(name, value) and not isinstance(value, Mapping):
-        return MASK
+    if is_secret(name, value):
+        # Settings may be called so too: which ones there are, and their numbers, show.
+        return _without_texts(value, environment) if isinstance(value, Mapping) else MASK
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -168,3 +201,11 @@ def plain(value: object, name: str = "", *, depth: int = 0, environment: Mapping
         some_values = list(value)[:_MOST]
         return [plain(one, name, depth=depth + 1, environment=environment) for one in some_values]
     return type(value).__name__
+
+
+def _without_texts(value: Mapping[object, object], environment: Mapping[str, str]) -> dict[str, object]:
+    some = list(value.items())[:_MOST]
+    return {
+        masked(str(key), environment): one if one is None or isinstance(one, bool | float) or type(one) is int else MASK
+        for key, one in some
+    }

@@ -58,6 +58,8 @@ class SysfsCards:
         self._throttle_turns, self._link_turns = Turns(OFTEN_S, clock), Turns(SELDOM_S, clock)
         self._stuck: dict[Path, threading.Thread] = {}
         self._links: tuple[tuple[str, str], ...] = ()
+        self._asked: dict[Path, tuple[threading.Thread, list[str | None]]] = {}
+        """Devices that have not said yet whose they are."""
         self._found: dict[Path, _Lasting] = {}
         if not self._folders():
             raise Unavailable(f"sysfs: no AMD card below {root / 'class/drm'}")
@@ -73,17 +75,35 @@ class SysfsCards:
             names = []
         names.sort(key=lambda name: int(name.removeprefix("card")))
         links = tuple((name, _link(f"{drm}/{name}")) for name in names)
-        if links == self._links:
+        if links == self._links and not self._asked:
             return list(self._found)
         # Not Path.resolve, which raises where links lead in a circle.
         folders = [Path(os.path.realpath(f"{drm}/{name}/device")) for name in names]
+        kept = self._found if links == self._links else {}
+        cards = self._of_amd(folders)
         self._found = {
-            folder: _Lasting(slow=SlowFigures(str(self._root), str(folder), self._clock))
+            folder: kept.get(folder) or _Lasting(slow=SlowFigures(str(self._root), str(folder), self._clock))
             for folder in folders
-            if text(f"{folder}/vendor") == _AMD
+            if folder in cards
         }
         self._links = links
         return list(self._found)
+
+    def _of_amd(self, folders: list[Path]) -> set[Path]:
+        """Those of AMD's. One that does not answer is looked at again later: it must not hold up the others."""
+        deadline = time.monotonic() + self._timeout_s
+        vendors: dict[Path, str | None] = dict.fromkeys(self._found, _AMD)
+        self._asked = {folder: asked for folder, asked in self._asked.items() if folder in folders}
+        for folder in folders:
+            if folder in vendors:
+                continue
+            waiting, answers = self._asked.get(folder) or _ask_vendor(folder)
+            waiting.join(max(0.0, deadline - time.monotonic()) if folder not in self._asked else 0.0)
+            self._asked[folder] = waiting, answers
+            if answers:
+                vendors[folder] = answers[0]
+                del self._asked[folder]
+        return {folder for folder, vendor in vendors.items() if vendor == _AMD}
 
     def read(self) -> list[wire.Device]:
         """One reading per card, in the order of the card numbers; none while a driver is loaded again."""
@@ -111,6 +131,14 @@ class SysfsCards:
                 self._stuck[asked.pop(0)[1]] = reader
             patience /= 2
         return [readings.get(folder) or _silent(index, folder) for index, folder in enumerate(folders)]
+
+
+def _ask_vendor(folder: Path) -> tuple[threading.Thread, list[str | None]]:
+    """A thread that reads it, and where it puts that."""
+    answers: list[str | None] = []
+    thread = threading.Thread(target=lambda: answers.append(text(f"{folder}/vendor")), daemon=True)
+    thread.start()
+    return thread, answers
 
 
 def _silent(index: int, folder: Path) -> wire.Device:

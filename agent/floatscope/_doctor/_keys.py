@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-__all__ = ["FRAMEWORKS", "closest", "framework_of", "known", "release"]
+__all__ = ["FRAMEWORKS", "choices", "closest", "framework_of", "known", "release"]
 
 FRAMEWORKS = ("llamafactory", "transformers", "deepspeed", "accelerate")
 
@@ -26,6 +26,12 @@ def known(framework: str, section: str = "keys") -> frozenset[str]:
     return frozenset(_all()[framework][section])
 
 
+def choices(framework: str) -> Mapping[str, Sequence[str]]:
+    """Settings of a framework that take one of a few names, with those; sections and setting are joined by points."""
+    found: Mapping[str, Sequence[str]] = _all()[framework]["values"]
+    return found
+
+
 def release(framework: str) -> str:
     """The release that ``known`` speaks of."""
     return str(_all()[framework]["release"])
@@ -34,8 +40,9 @@ def release(framework: str) -> str:
 def closest(key: str, among: Iterable[str], likeness: float = 0.75) -> str | None:
     """The name that somebody who wrote ``key`` probably meant; None where nothing comes close (``likeness`` 1 is
     equal)."""
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), sorted(among), n=1, cutoff=likeness)
-    return near[0] if near else None
+    names = {name.lower(): name for name in sorted(among)}
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=likeness)
+    return names[near[0]] if near else None
 
 
 def framework_of(values: Mapping[str, Any]) -> str | None:

@@ -8,12 +8,14 @@ from typing import Any
 from floatscope._doctor._keys import closest, known
 from floatscope._doctor._lint_deepspeed import deepspeed_checks
 from floatscope._doctor._lint_precision import fp8_checks, is_on
-from floatscope._doctor._published import NOT_KEYS
+from floatscope._doctor._lint_values import name_checks
+from floatscope._doctor._published import NOT_KEYS, scaler_checks
 from floatscope._doctor._verdict import Verdict, warning, wrong
 
 __all__ = ["accelerate_checks"]
 
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
+_SAGEMAKER = "AMAZON_SAGEMAKER"
 _FP8_BACKENDS = ("TE", "AO", "MSAMP")
 _IN_THE_FILE = (
     "gradient_accumulation_steps",
@@ -31,6 +33,13 @@ def accelerate_checks(
 ) -> Iterator[Verdict]:
     """Keys, precision, FP8, and DeepSpeed's file ``deepspeed`` where one is named."""
     yield from _keys(values)
+    # distributed_type has names of its own there.
+    hidden = "distributed_type" if values.get("compute_environment") == _SAGEMAKER else ""
+    yield from name_checks("accelerate", {key: value for key, value in values.items() if key != hidden})
+    if "distributed_type" not in values:
+        yield wrong(
+            "distributed_type", "missing", "accelerate refuses a file without it", "distributed_type: MULTI_GPU"
+        )
     raw = values.get("mixed_precision", "no")
     precision = "no" if raw in (False, None) else str(raw).lower()
     if precision not in _PRECISIONS:
@@ -50,6 +59,14 @@ def accelerate_checks(
     stage = inner.get("zero_stage")
     if stage is not None and (isinstance(stage, bool) or stage not in (0, 1, 2, 3)):
         yield wrong("deepspeed_config.zero_stage", stage, "it is 0, 1, 2 or 3", "zero_stage: 2")
+    if stage in (0, 1, 2) and inner.get("offload_param_device") not in (None, "none"):
+        yield wrong(
+            "deepspeed_config.offload_param_device",
+            inner["offload_param_device"],
+            f"parameters are sharded by stage 3 only, and the stage is {stage}",
+            "zero_stage: 3, or offload_param_device: none",
+        )
+    yield from scaler_checks("deepspeed_config.gradient_clipping", inner.get("gradient_clipping"))
     if inner.get("deepspeed_config_file"):
         for key in _IN_THE_FILE:
             if key in inner:
@@ -65,9 +82,11 @@ def accelerate_checks(
 
 
 def _keys(values: Mapping[str, Any]) -> Iterator[Verdict]:
+    # The two kinds of file have keys of their own.
+    valid = known("accelerate", "sagemaker" if values.get("compute_environment") == _SAGEMAKER else "keys")
     for key, value in values.items():
-        if key not in known("accelerate"):
-            near = closest(key, known("accelerate"))
+        if key not in valid:
+            near = closest(key, valid)
             fix = NOT_KEYS[key][1] if key in NOT_KEYS and not near else None
             yield wrong(
                 key,
@@ -75,10 +94,19 @@ def _keys(values: Mapping[str, Any]) -> Iterator[Verdict]:
                 "there is no such key; accelerate ends with 'had unknown keys'",
                 f"did you mean {near}?" if near else fix or f"remove {key}",
             )
-    for section in ("fp8_config", "deepspeed_config"):
+    for section in ("fp8_config", "deepspeed_config", "fsdp_config"):
         inner = values.get(section)
+        if inner is not None and not isinstance(inner, dict):
+            yield wrong(
+                section,
+                str(inner)[:60],
+                "it is a section of settings, which accelerate goes through",
+                f"remove {section}",
+            )
         for key, value in inner.items() if isinstance(inner, dict) else ():
-            if key.removeprefix("fp8_") not in known("accelerate", section) and key not in known("accelerate", section):
+            # With the prefix of its section or without: accelerate puts it in front.
+            spellings = {key, key.removeprefix("fp8_"), f"fsdp_{key}"}
+            if not spellings & known("accelerate", section):
                 near = closest(key, known("accelerate", section))
                 yield wrong(
                     f"{section}.{key}",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from floatscope._doctor._keys import closest, known
-from floatscope._doctor._lint_precision import is_on
+from floatscope._doctor._lint_precision import is_on, zero_stage
 from floatscope._doctor._lint_trainer import number
+from floatscope._doctor._lint_values import name_checks
 from floatscope._doctor._published import scaler_checks
 from floatscope._doctor._verdict import Verdict, warning, wrong
 
@@ -15,6 +17,18 @@ __all__ = ["deepspeed_checks", "together_checks"]
 
 _SECTIONS = ("fp16", "bf16", "zero_optimization")
 """Those that refuse a key that they do not know; at the top one is ignored."""
+_EXAMPLES = {
+    "fp16": '"enabled": true',
+    "bf16": '"enabled": true',
+    "zero_optimization": '"stage": 2',
+    "optimizer": '"type": "AdamW"',
+    "scheduler": '"type": "WarmupLR"',
+}
+"""Sections, and what a short one has."""
+_TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n", "auto")
+_DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+"""Settings of dynamic loss scaling, all whole numbers."""
+_REFUSES = "DeepSpeed refuses to start"
 _OLD_OFFLOAD = ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory")
 
 
@@ -26,9 +40,11 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def deepspeed_checks(values: Mapping[str, Any]) -> Iterator[Verdict]:
     """Keys, precision, loss scale, clipping, ZeRO, batch sizes, schedule."""
     yield from _keys(values)
+    yield from _mappings(values)
+    yield from name_checks("deepspeed", values)
     yield from _precision(values)
     yield from _clipping(values)
-    yield from _zero(_section(values, "zero_optimization"))
+    yield from _zero(values)
     yield from _batch(values)
     yield from _schedule(values)
 
@@ -65,6 +81,17 @@ def _keys(values: Mapping[str, Any]) -> Iterator[Verdict]:
         )
 
 
+def _mappings(values: Mapping[str, Any]) -> Iterator[Verdict]:
+    for name, inside in _EXAMPLES.items():
+        value = values.get(name)
+        # "zero_optimization": true is how files for its first releases ask for stage 1.
+        if name not in values or isinstance(value, dict) or (name == "zero_optimization" and isinstance(value, bool)):
+            continue
+        yield wrong(
+            name, _short(value), f"it is a section of settings: {_REFUSES}", f'"{name}": {{{inside}}}, or remove {name}'
+        )
+
+
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) < 60 else f"{text[:57]}..."
@@ -79,9 +106,23 @@ def _precision(values: Mapping[str, Any]) -> Iterator[Verdict]:
             "only one of them may be: DeepSpeed refuses to start",
             'set one to false, or both to "auto" under transformers',
         )
-    yield from _loss_scale(fp16)
+    for name, section in (("fp16", fp16), ("bf16", bf16)):
+        if section and "enabled" not in section:
+            yield warning(
+                f"{name}.enabled", "missing", f"the section is switched off without it: {name} is not used", "true"
+            )
+        elif section and str(section["enabled"]).lower() not in _TRUTH:
+            yield wrong(
+                f"{name}.enabled",
+                _short(section["enabled"]),
+                f"it is true or false: {_REFUSES}",
+                f'"{name}": {{"enabled": true}}',
+            )
+    yield from _scaling_values(fp16)
+    if is_on(fp16, "enabled") or fp16.get("enabled") == "auto":
+        yield from _loss_scale(fp16)
     kind = values.get("communication_data_type")
-    if kind == "fp16" and is_on(bf16, "enabled"):
+    if str(kind).lower() == "fp16" and is_on(bf16, "enabled"):
         yield warning(
             "communication_data_type",
             "fp16",
@@ -90,18 +131,46 @@ def _precision(values: Mapping[str, Any]) -> Iterator[Verdict]:
         )
 
 
+def _scaling_values(fp16: Mapping[str, Any]) -> Iterator[Verdict]:
+    """What is no value of its setting, which DeepSpeed refuses whether the section is on or off."""
+    scale = fp16.get("loss_scale", 0)
+    found = _as_number(scale)
+    if scale != "auto" and (found is None or not found >= 0):
+        yield wrong(
+            "fp16.loss_scale",
+            _short(scale),
+            f"it is a number, 0 (dynamic) or more: {_REFUSES}",
+            "fp16.loss_scale: 0, which is dynamic",
+        )
+    for key in _DYNAMIC:
+        value = fp16.get(key, 1)
+        found = _as_number(value)
+        if value != "auto" and (found is None or found % 1):
+            yield wrong(f"fp16.{key}", _short(value), f"it is a whole number: {_REFUSES}", f"leave {key} out")
+
+
+def _as_number(value: object) -> float | None:
+    """A finite number, also in quotes, as DeepSpeed's settings take it; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
 def _loss_scale(fp16: Mapping[str, Any]) -> Iterator[Verdict]:
-    scale = number(fp16, "loss_scale")
-    if scale is not None and scale < 0:
-        yield wrong("fp16.loss_scale", scale, "it is 0 (dynamic) or more: DeepSpeed refuses to start", "0")
-    elif scale:
+    if scale := _as_number(fp16.get("loss_scale", 0)):
+        if scale < 0:
+            return
         yield warning(
             "fp16.loss_scale",
             f"{scale:g}",
             "a fixed scale is never lowered when gradients overflow, nor raised when they underflow",
             "fp16.loss_scale: 0, which is dynamic",
         )
-        for key in ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
+        for key in _DYNAMIC:
             if key in fp16 and fp16[key] != "auto":
                 yield warning(
                     f"fp16.{key}", fp16[key], "it belongs to dynamic scaling, and the scale is fixed", "loss_scale: 0"
@@ -110,7 +179,15 @@ def _loss_scale(fp16: Mapping[str, Any]) -> Iterator[Verdict]:
         yield from scaler_checks("fp16.loss_scale_window", fp16.get("loss_scale_window"))
         for key in ("loss_scale_window", "min_loss_scale"):
             if (value := number(fp16, key)) is not None and value <= 0:
-                yield wrong(f"fp16.{key}", value, "it must be above 0: DeepSpeed refuses to start", f"leave {key} out")
+                yield wrong(f"fp16.{key}", value, f"it must be above 0: {_REFUSES}", f"leave {key} out")
+        patience = _as_number(fp16.get("hysteresis", 2))
+        if patience is not None and patience < 1:
+            yield wrong(
+                "fp16.hysteresis",
+                f"{patience:g}",
+                "it is counted down to 1 before the scale is lowered: from here it never is, and every step is skipped",
+                "fp16.hysteresis: 2",
+            )
         power = number(fp16, "initial_scale_power")
         if power is not None and not 0 <= power <= 24:
             yield warning(
@@ -124,20 +201,38 @@ def _loss_scale(fp16: Mapping[str, Any]) -> Iterator[Verdict]:
 
 
 def _clipping(values: Mapping[str, Any]) -> Iterator[Verdict]:
-    clip, own = values.get("gradient_clipping"), _section(_section(values, "optimizer"), "params").get("max_grad_norm")
-    if clip is not None and own is not None:
+    yield from scaler_checks("gradient_clipping", values.get("gradient_clipping"))
+    own = _section(_section(values, "optimizer"), "params").get("max_grad_norm")
+    if own is not None:
         yield wrong(
             "optimizer.params.max_grad_norm",
-            f"{own}, gradient_clipping {clip}",
-            "gradients are clipped in two places: the second clips what the first has left",
-            "remove max_grad_norm from the optimizer",
+            own,
+            f"no optimizer of DeepSpeed takes it: {_REFUSES}",
+            f"remove max_grad_norm from the optimizer, and set gradient_clipping: {own}",
         )
 
 
-def _zero(zero: Mapping[str, Any]) -> Iterator[Verdict]:
-    stage = zero.get("stage", 0)
+def _zero(values: Mapping[str, Any]) -> Iterator[Verdict]:
+    zero, stage = _section(values, "zero_optimization"), zero_stage(values)
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         yield wrong("zero_optimization.stage", _short(stage), "it is 0, 1, 2 or 3", "stage: 2")
+    for part in ("offload_param", "offload_optimizer"):
+        for key, value in _section(zero, part).items():
+            if key not in known("deepspeed", part):
+                near = closest(key, known("deepspeed", part))
+                yield wrong(
+                    f"zero_optimization.{part}.{key}",
+                    _short(value),
+                    f"there is no such key; {_REFUSES}",
+                    f"did you mean {near}?" if near else f"remove {key}",
+                )
+    if stage == 0 and _section(zero, "offload_optimizer").get("device") not in (None, "none"):
+        yield warning(
+            "zero_optimization.offload_optimizer",
+            _short(zero["offload_optimizer"]),
+            "ZeRO is switched off at stage 0: the optimizer's state stays on the card",
+            "stage: 2, or remove offload_optimizer",
+        )
     for key in _OLD_OFFLOAD:
         if key in zero:
             yield warning(
@@ -160,6 +255,16 @@ def _batch(values: Mapping[str, Any]) -> Iterator[Verdict]:
         number(values, key)
         for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     )
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        size = values.get(key, 1)
+        whole = isinstance(size, int | float) and not isinstance(size, bool) and size >= 1 and not size % 1
+        if size != "auto" and not whole:
+            yield wrong(
+                key,
+                repr(size)[:60],
+                f"it is a whole number of 1 or more, without quotes: {_REFUSES}",
+                f"correct it, or leave {key} out",
+            )
     # Fractions are no sizes, and their product may be 0.
     if total and micro and micro * (steps or 1) and total % (micro * (steps or 1)):
         yield wrong(
@@ -171,6 +276,15 @@ def _batch(values: Mapping[str, Any]) -> Iterator[Verdict]:
 
 
 def _schedule(values: Mapping[str, Any]) -> Iterator[Verdict]:
+    for name in ("optimizer", "scheduler"):
+        for key, value in _section(_section(values, name), "params").items():
+            if isinstance(value, str) and (found := _as_number(value)) is not None:
+                yield wrong(
+                    f"{name}.params.{key}",
+                    repr(value)[:60],
+                    "it is a text and nobody converts it: the training ends with a TypeError",
+                    f'"{key}": {found:g}, without quotes',
+                )
     schedule = _section(_section(values, "scheduler"), "params")
     warm, total = number(schedule, "warmup_num_steps"), number(schedule, "total_num_steps")
     if warm is not None and total is not None and warm >= total:

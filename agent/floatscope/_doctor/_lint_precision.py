@@ -23,19 +23,23 @@ _ATTENTION = ("auto", "disabled", "sdpa", "fa2", "fa3")
 """AttentionFunction in LLaMA-Factory's constants"""
 _FP8_BACKENDS = ("auto", "torchao", "te", "msamp")
 _NO_BF16 = re.compile(r"sm_[1-7]\d$|gfx(8\d\d|900|906)$|\b[PV]100\b|\bT4\b")
+_TRUE = ("true", "yes", "1", "on", "t", "y")
 _REFUSES = "the framework refuses to start"
 
 
 def is_on(values: Mapping[str, Any], key: str) -> bool:
     """Whether ``values[key]`` is true, as YAML, JSON or a command line says it."""
     value = values.get(key)
-    return value is True or (isinstance(value, str) and value.lower() in ("true", "yes", "1", "on"))
+    return value == 1 if isinstance(value, int) else isinstance(value, str) and value.lower() in _TRUE
 
 
 def zero_stage(deepspeed: Mapping[str, Any]) -> object:
     """The ZeRO stage of a DeepSpeed configuration; 0 without one."""
     zero = deepspeed.get("zero_optimization")
-    return zero.get("stage", 0) if isinstance(zero, dict) else 0
+    if not isinstance(zero, dict):
+        return int(zero is True)  # as files for its first releases have it
+    stage = zero.get("stage", 0)
+    return int(stage) if isinstance(stage, str) and re.fullmatch("[0-9]", stage) else stage
 
 
 def precision_checks(
@@ -180,11 +184,7 @@ def _quantisation(values: Mapping[str, Any], zero3: bool) -> Iterator[Verdict]:
             f"quantised weights cannot be trained: {_REFUSES}",
             "finetuning_type: lora, or remove quantization_bit",
         )
-    if (
-        zero3
-        and bits is not None
-        and (bits != 4 or values.get("quantization_method", "bnb") not in ("bnb", "bitsandbytes", None))
-    ):
+    if zero3 and bits is not None and (bits != 4 or values.get("quantization_method", "bnb") not in ("bnb", None)):
         yield wrong(
             "quantization_bit",
             f"{bits} with ZeRO-3",

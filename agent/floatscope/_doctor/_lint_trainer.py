@@ -67,7 +67,7 @@ def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> It
             yield wrong(
                 key,
                 value,
-                "transformers 5 has removed it; with transformers 4 it is deprecated",
+                "transformers 5 has removed it; releases of transformers 4 take it",
                 f"write {new}" if new else f"remove {key}",
             )
             continue

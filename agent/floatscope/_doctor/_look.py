@@ -21,6 +21,8 @@ __all__ = ["look", "look_in_time"]
 _AMD = "0x1002"
 _GPU_CLASSES = ("0x03", "0x12")
 """Display controllers and processing accelerators (PCI Code and ID Assignment); an MI300X is the latter."""
+_MOST_BYTES = 64 << 10
+"""Of one file: the kernel's have a page, a list of control groups some more, and a device in its place no end."""
 _XGMI = "11"
 """Type of a KFD link, HSA_IOLINKTYPE_XGMI."""
 _ECC_BIT = 26
@@ -114,7 +116,8 @@ def look_in_time(
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", errors="replace").strip() or None
     except OSError:
         return None
 

@@ -68,6 +68,14 @@ def _one(name: str, text: str, cards: int, *, of_machine: bool) -> Iterator[Verd
             f"card {', '.join(beyond)} does not exist: there are {cards}, counted from 0, and later ones are dropped",
             f"list numbers below {cards}",
         )
+    dropped = [part.strip() for part in text.split(",")][len(entries) :]
+    if entries and any(dropped):
+        yield wrong(
+            name,
+            repr(text),
+            f"{dropped[0]!r} is no card, and the runtime ends the list there: {len(entries)} card(s) are left",
+            "separate the numbers by one comma each: 0,1",
+        )
     if len(set(entries)) < len(entries):
         yield wrong(
             name, repr(text), "a card is named twice; the runtime drops the list from there on", "name each card once"

@@ -52,7 +52,7 @@ def scaler_checks(name: str, value: Any) -> Iterator[Verdict]:  # noqa: ANN401  
             f"{default}",
             f"leave {key} out",
         )
-    elif key == "max_grad_norm" and 0 < value < 1e-3:
+    elif key in ("max_grad_norm", "gradient_clipping") and 0 < value < 1e-3:
         scale = 1 / value
         why = (
             f"1/{scale:g}: the norm is taken after unscaling"

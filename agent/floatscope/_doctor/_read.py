@@ -14,7 +14,7 @@ import yaml
 
 from floatscope._doctor._shell import exported_and_options
 
-__all__ = ["Document", "UnreadableError", "read"]
+__all__ = ["Document", "Exponent", "UnreadableError", "read"]
 
 _MOST_BYTES = 256 << 10
 """The longest public configuration of these frameworks has 20 KiB; PyYAML reads some 100 KiB a second."""
@@ -57,9 +57,28 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
+class Exponent(float):
+    """A number as 1e-4, which YAML 1.1 takes for a text."""
+
+    def __new__(cls, text: str) -> Exponent:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+    """As it is written."""
+
+    @property
+    def with_point(self) -> str:
+        """As it is a number for everybody."""
+        mantissa, _, exponent = self.text.lower().partition("e")
+        sign = "" if exponent[:1] in ("-", "+") else "+"
+        return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{sign}{exponent}"
+
+
+# After YAML's own pattern for numbers: what that one knows does not come here.
+_Loader.add_implicit_resolver("!exponent", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789."))
+_Loader.add_constructor("!exponent", lambda loader, node: Exponent(str(node.value)))
 
 
 def read(path: Path) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -46,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
         return _say(str(error), 2)
     environment = launch.environment(os.environ, server=args.server, name=args.name, options=options, command=command)
     for line in launch.notices(environment):
-        _say(line, 0)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        # A log that is full, or that nobody reads, keeps no training from its start.
+        with contextlib.suppress(OSError):
+            _say(line, 0)
+            sys.stderr.flush()
     try:
         launch.become(command, environment)
     except FileNotFoundError:

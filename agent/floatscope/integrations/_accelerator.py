@@ -16,6 +16,7 @@ from floatscope._attach.attachment import steps_before
 from floatscope._guard import Guard
 from floatscope._patches import Observer, observe
 from floatscope.integrations._arguments import plain
+from floatscope.integrations._deepspeed import is_engine, of_engine
 from floatscope.integrations._training import FrameworkTraining, is_claimed, leave, take
 
 __all__ = ["Loop", "hear_losses"]
@@ -103,18 +104,26 @@ class Loop:
         take(self._optimizers)
         model = trained[0]
         first = _FirstForward(self, accelerator)
-        first.remove = model.register_forward_pre_hook(first).remove
+        # Before that of an engine of DeepSpeed, which knows less of the loop.
+        first.remove = model.register_forward_pre_hook(first, prepend=True).remove
         self._first = first.remove
 
-    def begin(self, model: nn.Module, accelerator: Any) -> None:  # noqa: ANN401
+    def begin(self, model: Any, accelerator: Any) -> None:  # noqa: ANN401 (a module, or an engine around one)
         """Watch ``model``, if nobody does."""
         steps = self.kept.get("steps")
-        before = steps_before(self._optimizers)
+        inside = model
+        facts: dict[str, object] = {}
+        arguments: dict[str, dict[str, object]] = {}
+        if is_engine(model):
+            inside, before = model.module, model.global_steps
+            facts, arguments["deepspeed"] = of_engine(model)
+        else:
+            before = steps_before(self._optimizers)
         self._models.clear()
         self._optimizers.clear()
         scaler = accelerator.scaler
         self.training.begin(
-            model,
+            inside,
             scaler=scaler if isinstance(scaler, torch.amp.GradScaler) else None,
             first_step=steps if isinstance(steps, int) else before,
             run=self.kept.get("run"),
@@ -122,12 +131,14 @@ class Loop:
                 "framework": {"name": "accelerate", "version": accelerate.__version__},
                 "declared_precision": {"no": "fp32"}.get(accelerator.mixed_precision, accelerator.mixed_precision),
                 "gradient_accumulation_steps": accelerator.gradient_accumulation_steps,
+                **facts,
             },
             arguments={
+                **arguments,
                 "accelerate": {
                     "distributed_type": str(accelerator.distributed_type),
                     **{str(name): plain(value) for name, value in self.configuration.items()},
-                }
+                },
             },
             ends_at_forward=True,
         )

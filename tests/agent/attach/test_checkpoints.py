@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import nn
+from torch.distributed import checkpoint as distributed_checkpoint
 
 from floatscope._attach import checkpoints
 from tests.agent.attach.conftest import Found
@@ -48,6 +49,17 @@ def test_checkpoints_of_a_training(found: Found, tmp_path: Path) -> None:
         (2, {"path": str(tmp_path / "three.pt"), "steps": 3}),
     ]
     assert {record.step for record in records} == {0, 1, 2}
+
+
+def test_a_checkpoint_of_a_distributed_training(found: Found, tmp_path: Path) -> None:
+    undo = checkpoints.follow(distributed_checkpoint)
+    model = nn.Linear(2, 2)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    with pytest.warns(UserWarning, match="a single process"):
+        distributed_checkpoint.save(model.state_dict(), checkpoint_id=tmp_path / "one", no_dist=True)  # type: ignore[attr-defined]
+    undo()
+    (event,) = [e for record in found.sink.records() for e in record.events if e.kind == "checkpoint"]
+    assert event.detail == {"path": str(tmp_path / "one"), "steps": 1}
 
 
 def test_user_names_in_paths_go(found: Found) -> None:

@@ -104,6 +104,22 @@ def test_options_of_the_agent(environment: Environment) -> None:
     assert (told.weights_every, told.overhead_budget, told.operands, told.histograms_every) == (7, 0.0, False, 3)
 
 
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_outputs_that_are_closed_or_full_stay_so_and_the_command_runs(
+    environment: Environment, tmp_path: Path, streams: str
+) -> None:
+    """As under a supervisor that gives its programs none, or a log on a disk that is full."""
+    found = tmp_path / "found"
+    code = "import sys; print([s is None for s in (sys.stdin, sys.stdout, sys.stderr)], file=open(sys.argv[1], 'w'))"
+
+    def run(*front: str) -> list[str]:
+        line = ["sh", "-c", f'"$@" {streams}', "sh", *front, sys.executable, "-c", code, str(found)]
+        assert subprocess.run(line, env=environment, timeout=120, check=False).returncode == 0
+        return found.read_text().splitlines()
+
+    assert run(sys.executable, "-m", "floatscope", "run", "--") == run()
+
+
 def test_without_a_server_it_says_so_once_and_where_telemetry_waits(environment: Environment) -> None:
     done = start("true", env={**environment, "FLOATSCOPE_DIR": "/spool/of/mine"})
     (line,) = done.stderr.splitlines()
@@ -168,6 +184,9 @@ def test_an_interpreter_without_floatscope_says_so_once_and_goes_on(environment:
     assert (done.returncode, done.stdout) == (0, "2.9.0\n")
     (line,) = [line for line in done.stderr.splitlines() if "not attached" in line]
     assert f"floatscope is not installed for {foreign}; the program runs without telemetry" in line
+    attached = environment | {"FLOATSCOPE_ATTACH": "1", "PYTHONPATH": str(Path(launch.__file__).parent / "path")}
+    words = ["sh", "-c", '"$@" 2>&-', "sh", str(foreign), "-c", "import torch; print(1)"]
+    assert subprocess.run(words, env=attached, stdout=subprocess.PIPE, check=True).stdout == b"1\n", "said nowhere"
     quiet = start(str(foreign), "-c", "print(1)", env=environment)
     assert "not attached" not in quiet.stderr, "a process without torch is none to be watched"
 

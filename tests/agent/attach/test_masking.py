@@ -46,6 +46,18 @@ SECRETS = [
     ("db.password='hunter2'", "hunter2"),
     ("dbPassword=hunter2", "hunter2"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----", "MIIabc"),
+    ('PASSWORD="open, sesame now"', "sesame"),
+    ("{'api_key': 'open sesame', 'x': 1}", "sesame"),
+    (r'{"password": "open\" sesame"}', "sesame"),
+    (r'"{\"password\": \"open sesame\"}"', "sesame"),
+    ("--token 'open sesame'", "sesame"),
+    ("--cmd '--password sesame'", "sesame"),
+    ("args: 'token=sesame'", "sesame"),
+    ("secret_keys: [open, sesame]", "sesame"),
+    ("secrets:\n  - open\n  - sesame\n", "sesame"),
+    ("db_pass=sesame", "sesame"),
+    ("https://hooks.slack.com/services/T000/B000/opensesame", "sesame"),
+    ("https://api.telegram.org/bot123456:opensesame/send", "sesame"),
     ("marie.curie@example.org", "marie"),
     ("/home/marie/runs/model.pt", "marie"),
     ("/home/pierre/runs/model.pt", "pierre"),
@@ -120,8 +132,37 @@ def test_command_lines() -> None:
     ]
 
 
+def test_a_value_of_several_words_goes_as_a_whole() -> None:
+    given = ["--key=open sesame", "TOKEN=open sesame", "--secrets", "open", "sesame", "--lr", "0.1"]
+    assert masked_command(given, HOME) == [f"--key={MASK}", f"TOKEN={MASK}", "--secrets", MASK, MASK, "--lr", "0.1"]
+
+
+def test_settings_under_the_name_of_a_secret_keep_their_names_and_numbers() -> None:
+    given = {"auth": {"user": "marie", "pass": "sesame", "tries": 3, "plain": False, "more": {"x": "sesame"}}}
+    assert plain(given, environment=HOME) == {
+        "auth": {"user": MASK, "pass": MASK, "tries": 3, "plain": False, "more": MASK}
+    }
+
+
 @pytest.mark.parametrize(
-    "text", ["a", "0", "-a", "a.", "eyJ", "a://", "://a?", "a@", "-----BEGIN ", "/home/", "a =", "ä"]
+    "text",
+    [
+        "a",
+        "0",
+        "-a",
+        "a.",
+        "eyJ",
+        "a://",
+        "://a?",
+        "a@",
+        "-----BEGIN ",
+        "/home/",
+        "a =",
+        "ä",
+        "token='",
+        'key:"\\',
+        "key: - a\n",
+    ],
 )
 def test_long_texts_take_no_longer_than_they_are(text: str) -> None:
     # As long as a word of a command line may be. It was minutes, in which nothing else of the program runs.

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook as after_any_step
+from torch.optim.optimizer import register_optimizer_step_pre_hook as before_any_step
 
 import floatscope
 from floatscope._memory import MemorySink
@@ -345,7 +349,18 @@ def test_who_watches_by_code_later_goes_on_with_the_run(found: Found) -> None:
     assert scope.config.run == found.scopes[0].config.run
 
 
-@pytest.mark.parametrize(("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0)], ids=["AdamW", "SGD"])
+class CountsByGroup(torch.optim.SGD):
+    """As the fused ones of Apex and Transformer Engine do."""
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ANN401 (torch's)
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [(torch.optim.AdamW, 3), (torch.optim.SGD, 0), (CountsByGroup, 3)], ids=["AdamW", "SGD", "group"]
+)
 def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
     found: Found, kind: Callable[..., torch.optim.Optimizer], first: int
 ) -> None:
@@ -360,6 +375,17 @@ def test_a_loop_that_resumes_goes_on_at_its_step_where_its_optimizer_counts(
     again(batch(3)).mean().backward()
     resumed.step()
     assert [[record.step for record in sink.records()] for sink in found.sinks] == [[0, 1, 2], [first]]
+
+
+def test_a_step_that_calls_the_step_of_its_class_above_is_one(found: Found) -> None:
+    torch.optim.SGD(network().parameters())  # torch calls hooks from the steps of classes that it has met
+    model = network()
+    optimizer = CountsByGroup(model.parameters(), lr=0.01)
+    for step in range(3):
+        model(batch(step)).mean().backward()
+        optimizer.step()
+    assert [record.step for record in found.sink.records()] == [0, 1, 2]
+    assert None not in found.losses
 
 
 def test_adapters_that_are_added_later_are_seen(found: Found) -> None:
@@ -399,6 +425,46 @@ def test_a_compiled_model_is_attached_to_before_it_is_compiled(found: Found) -> 
     assert set(found.sink.layers()) == {"0", "2"}
     assert not any("compiled before" in reason for reason in found.scopes[0].coverage["reasons"])
     torch.compiler.reset()
+
+
+def test_trainings_in_threads_of_one_program_do_not_end_one_another(found: Found) -> None:
+    """Torch goes through its hooks while a step runs: none may be added or removed for another training meanwhile."""
+    inside, attached = threading.Event(), threading.Event()
+    problems: list[Exception] = []
+
+    def while_it_steps(*_: object) -> None:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert attached.wait(60)
+
+    def other() -> None:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 4)).sum().backward()
+        # Not the last one: that goes through to the end of the table.
+        hooks = (while_it_steps, lambda *_: None)
+        handles = [register(hook) for register in (before_any_step, after_any_step) for hook in hooks]
+        try:
+            optimizer.step()
+        except (RuntimeError, AssertionError) as error:
+            problems.append(error)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(60)
+    # It is in its step, and nobody waits for its model any more.
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    found.scopes[-1].close()
+    attached.set()
+    thread.join(60)
+    assert (len(found.scopes), problems) == (2, [])
 
 
 def test_a_lazy_model_is_attached_to_once_it_has_a_shape(found: Found) -> None:

@@ -327,6 +327,23 @@ def test_a_card_that_hangs_keeps_its_place_and_the_others_go_on(fake_sys: FakeSy
     running.until(lambda sample: sample.devices[1].vram_used_bytes == 5)
 
 
+def test_a_card_that_comes_and_hangs_holds_up_no_other(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
+    fake_sys.card(0, "0000:05:00.0")
+    running = sidecar("--timeout=1")
+    running.line()
+    second = fake_sys.root / "class/drm/card1"
+    device = fake_sys.card(1, "0000:06:00.0")
+    second.unlink()
+    (device / "vendor").unlink()
+    os.mkfifo(device / "vendor")
+    second.symlink_to("../../devices/pci0000:00/0000:06:00.0/drm/card1")
+    fake_sys.write(fake_sys.root / "devices/pci0000:00/0000:05:00.0", gpu_busy_percent=4)
+    running.until(lambda sample: [one.busy_percent for one in sample.devices] == [4.0])
+    with (device / "vendor").open("w") as file:
+        file.write("0x1002\n")
+    running.until(lambda sample: [one.pci for one in sample.devices] == ["0000:05:00.0", "0000:06:00.0"])
+
+
 def test_all_cards_hang(fake_sys: FakeSys) -> None:
     files = [fake_sys.card(place, f"0000:{place + 5:02x}:00.0") / "mem_info_vram_used" for place in range(8)]
     for file in files:

@@ -43,6 +43,25 @@ def test_a_mask_of_garbage_hides_everything(machine: FakeMachine, name: str, mas
     assert "hides all 2 cards" in verdict.why
 
 
+@pytest.mark.parametrize("mask", ["0,,1", "0,x,1", "0,1 2"])
+def test_a_list_that_ends_early_is_said(machine: FakeMachine, mask: str) -> None:
+    machine.environment = {"HIP_VISIBLE_DEVICES": mask}
+    machine.torch = dataclasses.replace(ROCM_TORCH, devices=1, chips=("gfx942",))
+    verdict = machine.only()
+    assert (verdict.item, verdict.status) == ("HIP_VISIBLE_DEVICES", "wrong")
+    assert "1 card(s) are left" in verdict.why
+    machine.environment = {"HIP_VISIBLE_DEVICES": "0,1,"}
+    machine.torch = ROCM_TORCH
+    assert machine.bad() == []
+
+
+def test_a_file_without_an_end_is_read_in_part(machine: FakeMachine) -> None:
+    for name in ("opt/rocm/.info/version", "sys/module/amdgpu/version"):
+        (machine.root / name).unlink()
+        (machine.root / name).symlink_to("/dev/zero")
+    assert machine.look().rocm is not None
+
+
 def test_links_in_a_circle_are_no_card(machine: FakeMachine) -> None:
     (machine.root / "sys/class/drm/card7").symlink_to("card7")
     assert len(machine.look().cards) == 2

@@ -164,6 +164,39 @@ def test_several_models_are_one_run_as_in_a_plain_loop(monkeypatch: pytest.Monke
     assert all(loss is not None for name in ("loss", "loss/1") for loss in sink.scalar(name))
 
 
+def test_with_the_tracker_the_first_of_several_models_is_watched() -> None:
+    tracker, sink = watching()
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-2) for model in (made, judged)]
+    first, other, *optimizers = accelerator.prepare(made, judged, *optimizers)
+    for _ in range(STEPS):
+        accelerator.backward(other(first(torch.ones(2, 4))).mean())
+        for optimizer in optimizers:
+            optimizer.step()
+    accelerator.end_training()
+    tracker.finish()
+    assert [record.step for record in sink.records()] == list(range(STEPS))
+    assert {layer.parameters for layer in sink.layers().values()} == {4 * 4 + 4}
+
+
+def test_a_model_that_is_prepared_before_its_optimizer_is_watched_and_its_loss_may_be_logged() -> None:
+    tracker, sink = watching()
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    model = accelerator.prepare(nn.Linear(4, 1))
+    optimizer = accelerator.prepare(torch.optim.SGD(model.parameters(), lr=1e-2))
+    accelerator.init_trackers("project")
+    for step in range(STEPS):
+        accelerator.backward(model(torch.ones(2, 4)).mean())
+        optimizer.step()
+        if step % 2:
+            accelerator.log({"loss": 100.0 + step}, step=50 * step)
+    accelerator.end_training()
+    assert [record.step for record in sink.records()] == list(range(STEPS))
+    own = sink.scalar("raw_loss")
+    assert sink.scalar("loss") == [own[0], 101.0, own[2], 103.0]
+
+
 def test_attached_twice_is_attached_once() -> None:
     tracker, sink = watching()
     loop = attached.on_import(accelerate)

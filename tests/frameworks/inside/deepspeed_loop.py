@@ -1,13 +1,16 @@
 """A loop around a DeepSpeed engine that knows nothing of us: ``torchrun deepspeed_loop.py STAGE FILE [STEP...]``.
 
-In bf16 on the CPU; with steps given in fp16 on a card, and these overflow in the second layer.
+In bf16 on the CPU; with steps given in fp16 on a card, and these overflow in the second layer. A checkpoint in the
+folder FLOATSCOPE_TEST_CHECKPOINT is gone on from; where the folder is not there yet, one is written.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -47,12 +50,18 @@ def main() -> None:
         model.get_parameter("2.weight").register_hook(overflow)  # type: ignore[no-untyped-call]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    checkpoint = os.environ.get("FLOATSCOPE_TEST_CHECKPOINT", "")
+    resumes = checkpoint and Path(checkpoint).exists()
+    if resumes:
+        engine.load_checkpoint(checkpoint)
     for step in range(2 * STEPS):
         numbers = torch.Generator().manual_seed(100 * step + torch.distributed.get_rank())
         inputs = torch.randn(2, 8, generator=numbers).to(engine.device, dtype)
         loss = (engine(inputs) - inputs.sum(1, keepdim=True)).square().float().mean()
         engine.backward(loss)
         engine.step()
+    if checkpoint and not resumes:
+        engine.save_checkpoint(checkpoint)
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         if torch.distributed.get_rank() == 0:
             torch.save({name: p.detach().clone() for name, p in model.named_parameters()}, file)

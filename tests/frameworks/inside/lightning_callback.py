@@ -148,6 +148,13 @@ def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(tmp_path: Path) -> 
     assert sink.scalar("train_loss") == pytest.approx(seen[1::2])  # Lightning logs that of the last one
 
 
+def test_what_is_logged_is_taken_in_the_steps_that_lightning_logs(tmp_path: Path) -> None:
+    callback, sink = watching()
+    fit(tmp_path, Module(), callback, log_every_n_steps=2)
+    assert [value is None for value in sink.scalar("train_loss")] == [True, False, True, False]
+    assert None not in sink.scalar("loss")
+
+
 def test_optimizers_that_step_by_hand_share_a_step(tmp_path: Path) -> None:
     alone, watched = Module(manual=True), Module(manual=True)
     fit(tmp_path, alone, max_steps=2 * STEPS)

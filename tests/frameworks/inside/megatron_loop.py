@@ -1,6 +1,7 @@
 """A loop around Megatron Core that knows nothing of us: ``torchrun megatron_loop.py OPTIMIZER FORMAT FILE [STEP...]``.
 
 OPTIMIZER is ``plain`` or ``distributed``, FORMAT fp32, bf16 or fp16; with steps given, these overflow in one layer.
+With FLOATSCOPE_TEST_ITERATION arguments and the count of steps, from that one on, are where Megatron-LM has them.
 Megatron Core asks for a card by name. Where there is none the CPU takes its place: what it makes on "cuda" is made on
 the CPU, and tensors there say that they are on a card.
 """
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, wraps
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,6 +53,16 @@ def put_the_cpu_in_place() -> None:
 
     # Of a card's random numbers, which nothing here draws.
     CudaRNGStatesTracker.fork = lambda *_, **__: nullcontext()
+
+
+def arguments_of_megatron_lm() -> SimpleNamespace:
+    """Some of them, in the module that Megatron-LM keeps all of them in."""
+    module: Any = ModuleType("megatron.training.global_vars")
+    first = int(os.environ["FLOATSCOPE_TEST_ITERATION"])
+    module._GLOBAL_ARGS = SimpleNamespace(iteration=first, train_iters=first + STEPS, wandb_api_key="4f5c1e9ab")
+    sys.modules[module.__name__] = module
+    arguments: SimpleNamespace = module._GLOBAL_ARGS
+    return arguments
 
 
 def batches(rank: int) -> Any:  # noqa: ANN401
@@ -154,7 +167,9 @@ def main() -> None:
 
     run = get_forward_backward_func()
     said = []
-    for _ in range(STEPS):
+    of_megatron_lm = arguments_of_megatron_lm() if "FLOATSCOPE_TEST_ITERATION" in os.environ else SimpleNamespace()
+    for step in range(STEPS):
+        of_megatron_lm.curr_iteration = getattr(of_megatron_lm, "iteration", 0) + step
         model.zero_grad_buffer()
         optimizer.zero_grad()
         losses = run(

@@ -2,7 +2,7 @@
 
 Two micro-batches a step, in bf16; with steps given in fp16 with a loss scaler, and these overflow in ``down``. On the
 CPU frameworks make no scaler, so it is put in; with FLOATSCOPE_TEST_DEVICE=cuda they make their own, on a card. Under
-torchrun with as many ranks as there are.
+torchrun with as many ranks as there are; Lightning launches FLOATSCOPE_TEST_RANKS by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 STEPS = 4
 OVERFLOWS = frozenset(map(int, sys.argv[3:]))
 PRECISION = "fp16" if OVERFLOWS else "bf16"
-RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+RANKS = int(os.environ.get("FLOATSCOPE_TEST_RANKS") or os.environ.get("WORLD_SIZE", "1"))
 ON_CPU = os.environ.get("FLOATSCOPE_TEST_DEVICE", "cpu") == "cpu"
 # A scaler of a card begins so high that losses of 1 overflow.
 LOSSES = 1.0 if ON_CPU else 2.0**-6
@@ -181,5 +181,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     programs = {"accelerate": accelerate, "lightning": lightning, "subclass": subclass, "transformers": transformers}
     trained: nn.Module = programs[sys.argv[1]]()
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
         torch.save(trained.state_dict(), sys.argv[2])

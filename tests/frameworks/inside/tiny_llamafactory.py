@@ -20,6 +20,7 @@ CASES: dict[str, dict[str, object]] = {
     "full": {"finetuning_type": "full", "gradient_accumulation_steps": 2, "bf16": False},
     "ranks": {"finetuning_type": "full", "bf16": False},
     "fp16": {"finetuning_type": "full", "fp16": True, "use_cpu": False},
+    "pure": {"finetuning_type": "full", "pure_bf16": True},
     "freeze": {"finetuning_type": "freeze", "freeze_trainable_layers": 1, "bf16": False},
 }
 TEMPLATE = (

@@ -10,8 +10,7 @@ from torch import nn
 
 from floatscope._guard import Guard
 from floatscope._patches import observe
-from floatscope._placement import engines
-from floatscope.integrations._arguments import plain
+from floatscope.integrations._deepspeed import of_engine
 from floatscope.integrations._training import FrameworkTraining, is_claimed, take
 
 __all__ = ["on_import"]
@@ -54,18 +53,16 @@ class _FirstForward:
     def _begin(self, engine: Any) -> None:  # noqa: ANN401
         training = FrameworkTraining({}, lambda heard: observe(type(engine), "backward", _Backward(heard, engine)))
         precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
-        config = engine.config
-        # Of what ZeRO does not spread the engine alone knows the ranks; its own name before each layer's tells nothing.
-        engines.add(engine)
+        facts, arguments = of_engine(engine)
         training.begin(
             engine.module,
+            first_step=engine.global_steps,
             facts={
                 "framework": {"name": "deepspeed", "version": self._version},
                 "declared_precision": precision,
-                "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-                "zero_stage": engine.zero_optimization_stage(),
+                **facts,
             },
-            arguments={"deepspeed": {str(k): plain(v) for k, v in config.items()} if isinstance(config, dict) else {}},
+            arguments={"deepspeed": arguments},
             ends_at_forward=True,
         )
 

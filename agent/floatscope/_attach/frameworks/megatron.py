@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from floatscope._attach.attachment import steps_before
 from floatscope._guard import Guard
 from floatscope._megatron import megatron_parameters
 from floatscope._megatron_ranks import pipeline_group, tensor_group, wrappers
@@ -70,10 +71,12 @@ def _begin(wrapper: Any) -> None:  # noqa: ANN401
     training = FrameworkTraining({}, lambda heard: observe(sys.modules[_SCHEDULES], "backward_step", _Backward(heard)))
     config = wrapper.config
     own = set(wrapper.parameters())
+    optimizers = [o for o in _optimizers if any(p in own for p in megatron_parameters(o))]
     _trainings.add(training)
     training.begin(
         wrapper.module,
-        optimizers=[o for o in _optimizers if any(p in own for p in megatron_parameters(o))],
+        optimizers=optimizers,
+        first_step=_first_step(optimizers),
         facts={
             "framework": {"name": "megatron", "version": sys.modules["megatron.core"].__version__},
             "declared_precision": "bf16" if config.bf16 else "fp16" if config.fp16 else "fp32",
@@ -86,12 +89,25 @@ def _begin(wrapper: Any) -> None:  # noqa: ANN401
     )
 
 
+def _first_step(optimizers: list[Any]) -> int:
+    """That of Megatron-LM, which also counts steps that it has loaded; in other programs as the optimizers count."""
+    given = _of_megatron_lm()
+    if given is not None:
+        # The first is that of the step in progress; older versions have only that of the checkpoint.
+        return given.get("curr_iteration", given.get("iteration")) or 0
+    return steps_before(o.optimizer for o in optimizers if isinstance(o.optimizer, torch.optim.Optimizer))
+
+
 def _arguments(config: object) -> dict[str, object]:
     """Those of Megatron-LM's command line; in a program of its own, the configuration of the model."""
-    of_megatron_lm = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
-    if of_megatron_lm is None:
-        return of_dataclass(config)
-    return {name: plain(value) for name, value in vars(of_megatron_lm).items()}
+    given = _of_megatron_lm()
+    return of_dataclass(config) if given is None else {name: plain(value) for name, value in given.items()}
+
+
+def _of_megatron_lm() -> dict[str, Any] | None:
+    """Its arguments, which it keeps its count of steps in; None where another program trains."""
+    arguments = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
+    return None if arguments is None else vars(arguments)
 
 
 class _Backward:

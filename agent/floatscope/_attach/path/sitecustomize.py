@@ -16,10 +16,17 @@ class _ToldOnce:
             told = os.environ.get("FLOATSCOPE_TOLD", "").split()
             if "interpreter" not in told:
                 os.environ["FLOATSCOPE_TOLD"] = " ".join([*told, "interpreter"])
-                sys.stderr.write(
+                _say(  # type: ignore[no-untyped-call]
                     "floatscope: not attached: floatscope is not installed for " + sys.executable + "; the program "
                     "runs without telemetry. To watch it: " + sys.executable + " -m pip install floatscope\n"
                 )
+
+
+def _say(text):  # type: ignore[no-untyped-def]
+    try:  # noqa: SIM105 (contextlib would be one more import of each process)
+        sys.stderr.write(text)
+    except Exception:  # noqa: S110 (closed, full or read by nobody: the program goes on)
+        pass
 
 
 def _attach():  # type: ignore[no-untyped-def]
