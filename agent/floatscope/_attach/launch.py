@@ -62,8 +62,22 @@ def notices(given: dict[str, str]) -> list[str]:
         return []
     given["FLOATSCOPE_TOLD"] = "server"
     folder = default_directory(given)
-    told = f"no server answers at {server} ({problem}): telemetry waits in {folder}; start one with `floatscope server`"
-    return [f"{told}, now or later; `floatscope sync` sends what still waits when the program has ended"]
+    told = (
+        f"no server answers at {server} ({problem}): telemetry waits in {folder}; start one{_how(server)}, now or later"
+    )
+    return [f"{told}; `floatscope sync` sends what still waits when the program has ended"]
+
+
+def _how(server: str) -> str:
+    """The command that starts a server at this address, where it is one of this machine."""
+    try:
+        parts = urlsplit(server)
+        here, port = parts.hostname in ("127.0.0.1", "localhost") and parts.scheme == "http", parts.port or 80
+    except ValueError:
+        return ""
+    if not here:
+        return " there"
+    return " with `floatscope server`" if server == DEFAULT_SERVER else f" with `floatscope server --port {port}`"
 
 
 def _unreachable(server: str) -> str | None:

@@ -130,6 +130,24 @@ def test_without_a_server_it_says_so_once_and_where_telemetry_waits(environment:
     assert given["FLOATSCOPE_TOLD"] == "server"
 
 
+@pytest.mark.parametrize(
+    ("server", "advice"),
+    [
+        ("http://127.0.0.1:6160", "start one with `floatscope server`, now or later;"),
+        ("http://localhost:6199", "start one with `floatscope server --port 6199`, now or later;"),
+        ("http://gpu-host:6160", "start one there, now or later;"),
+        ("https://127.0.0.1", "start one there, now or later;"),
+        ("http://127.0.0.1:port", "start one, now or later;"),
+    ],
+)
+def test_without_a_server_the_command_that_is_named_starts_one_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch, server: str, advice: str
+) -> None:
+    monkeypatch.setattr(launch, "_unreachable", lambda server: "Connection refused")
+    (line,) = launch.notices({"FLOATSCOPE_SERVER": server})
+    assert advice in line
+
+
 def test_an_attached_interpreter_is_as_it_was(environment: Environment) -> None:
     environment.pop("PYTHONPATH", None)
     alone = subprocess.run([sys.executable, "-c", PROBE, "a", "b"], capture_output=True, env=environment, check=True)
