@@ -69,15 +69,13 @@ def notices(given: dict[str, str]) -> list[str]:
 
 
 def _how(server: str) -> str:
-    """The command that starts a server at this address, where it is one of this machine."""
-    try:
-        parts = urlsplit(server)
-        here, port = parts.hostname in ("127.0.0.1", "localhost") and parts.scheme == "http", parts.port or 80
-    except ValueError:
-        return ""
-    if not here:
+    """What starts a server at this address."""
+    if server == DEFAULT_SERVER:
+        return " with `floatscope server`"
+    parts = urlsplit(server)
+    if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost"):
         return " there"
-    return " with `floatscope server`" if server == DEFAULT_SERVER else f" with `floatscope server --port {port}`"
+    return f" with `floatscope server --port {parts.port or 80}`"
 
 
 def _unreachable(server: str) -> str | None:
