@@ -22,12 +22,14 @@ from floatscope._guard import Guard
 from floatscope._layers import ROOT_NAME
 from floatscope._operands import ExposesExtremes
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
+from floatscope._readable import PLAIN
 from floatscope._record import encodable
 from floatscope._recorder import Recorder
 from floatscope._untraced import run_untraced
 
 __all__ = ["ActivationTap"]
 
+_UNTOUCHED = contextlib.nullcontext()
 _hooking = Guard("a module's hook ran", charge="activations")
 
 
@@ -164,8 +166,11 @@ class ActivationTap:
                 with OwnOperations():
                     recorder.record_blocks("act_in", layer, given, casts.blocks["act_in"])
         # A reentrant checkpoint runs its first pass without gradients: then the outputs to hook are the second's.
-        if operands and out is not None and out.requires_grad:
-            _add_hook(_whole_base(out), _GradientHook(self, layer, module))
+        if operands and out is not None:
+            # What a subclass overrides is told of the user's operations only.
+            with _UNTOUCHED if type(out) in PLAIN else OwnOperations():
+                if out.requires_grad:
+                    _add_hook(_whole_base(out), _GradientHook(self, layer, module))
 
     def _after_exposing(self, number: int, module: Any, args: tuple[Any, ...], output: object) -> None:  # noqa: ANN401
         if not self._training() or backward_runs() or not self._recorder.buffer.activations:

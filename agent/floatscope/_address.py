@@ -1,10 +1,10 @@
-"""The address of a server as people write it, and the one to connect to."""
+"""The address of a server as people write it and the one to connect to; what a token can be."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-__all__ = ["DEFAULT_SERVER", "ingest_url"]
+__all__ = ["DEFAULT_SERVER", "ingest_url", "why_no_token"]
 
 DEFAULT_SERVER = "http://127.0.0.1:6160"
 
@@ -25,3 +25,11 @@ def ingest_url(server: str) -> str:
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError("server: leave out user, query and fragment of the address; a token is given separately")
     return f"{_SCHEMES[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}/ingest/v1"
+
+
+def why_no_token(token: str) -> str:
+    """Why ``token`` cannot travel in a header; empty when it can. It is not in the text, which is for logs."""
+    wrong = next((at for at, character in enumerate(token, start=1) if not "!" <= character <= "~"), 0)
+    if not wrong:
+        return ""
+    return f"character {wrong} of {len(token)} is none of printable ASCII; a line break at the end belongs to no token"

@@ -51,6 +51,8 @@ def checked(model: object, optimizer: Optimizers, scaler: object) -> Sequence[Op
 def _listed(optimizer: object) -> list[Optimizer]:
     if optimizer is None:
         return []
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return [optimizer]  # which may be iterable
     # A network may be iterable too, over its layers.
     listed: list[Any] = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
     for one in listed:

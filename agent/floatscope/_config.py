@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatscope import wire
-from floatscope._address import DEFAULT_SERVER, ingest_url
+from floatscope._address import DEFAULT_SERVER, ingest_url, why_no_token
 from floatscope._spool._home import default_directory
 
 __all__ = ["Config", "configured", "disabled_by_environment", "options_in"]
+
+
+_MOST = 2**53
+"""Integers up to here are exact wherever they go, in a browser too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,9 @@ class Config:
         intervals = [f.name for f in dataclasses.fields(self) if f.name.endswith("_every")]
         for name in ("first_step", *intervals, "flight_recorder_steps", "spool_bytes"):
             _require_integer(name, getattr(self, name), least=0)
+        for name in ("run", "server", "token", "spool_dir"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ValueError(f"{name}: expected a text, got {type(value).__name__}")
         for name in ("operands", "compiled_outputs", "compiled_all_outputs", "compiled_operands"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {value!r}")
@@ -83,11 +90,17 @@ class Config:
             )
         if self.server is not None:
             ingest_url(self.server)
+        if self.token is not None and (wrong := why_no_token(self.token)):
+            raise ValueError(f"token: {wrong} (here or in FLOATSCOPE_TOKEN)")
+        if self.spool_dir is not None and "\0" in self.spool_dir:
+            raise ValueError("spool_dir: no folder has a null character in its name")
 
 
 def _require_integer(name: str, value: object, *, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}")
+    if value > _MOST:
+        raise ValueError(f"{name}: expected an integer of at most {_MOST}, got {value!r}")
 
 
 def _require_share(name: str, value: object) -> None:
@@ -101,6 +114,8 @@ def configured(config: Config | None, options: Mapping[str, object], environment
     ``ValueError`` names an option that does not exist, the one that comes closest, and those that do.
     """
     _require_known(options, [f.name for f in dataclasses.fields(Config)])
+    if not isinstance(config, Config | None):
+        raise ValueError(f"config: expected floatscope.Config, got {type(config).__name__}")
     if config is None:
         options = options_in(environment.get("FLOATSCOPE_OPTIONS", "")) | dict(options)
     chosen = dataclasses.replace(config or Config(), **options)  # type: ignore[arg-type]

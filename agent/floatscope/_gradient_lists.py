@@ -18,6 +18,7 @@ from floatscope._device_rows import Part, PartList
 from floatscope._placement import Placement
 from floatscope._readable import PLAIN, local_part, stored_format, why_not
 from floatscope._recorder import Recorder
+from floatscope._tensor_refs import TensorRef
 
 __all__ = ["GradientList", "GradientLists", "OnDevice"]
 
@@ -60,9 +61,10 @@ class GradientList:
         self.all = frozenset(self.ids)
         self.known = known
         self.loss_scaled = loss_scaled
-        self.valid = True
-        # An identity may come again once its owner is gone.
-        self._alive = [weakref.ref(parameter, self._invalidate) for parameter in parameters]
+        # An identity may come again once its owner is gone. What is called then does not refer to the list, which goes
+        # without the garbage collector.
+        self._validity = [True]
+        self._alive = [TensorRef(parameter, self._validity.clear) for parameter in parameters]
         ours = [i for i, p in enumerate(parameters) if recorder.table.layer_of(p) is not None]
         others = [i for i in ours if i not in known]
         self._chosen = _picking(list(known)) if len(known) < len(parameters) else None
@@ -81,8 +83,14 @@ class GradientList:
             for device in dict.fromkeys(fact.device for fact in facts)
         ]
 
-    def _invalidate(self, _: object) -> None:
-        self.valid = False
+    @property
+    def valid(self) -> bool:
+        """Whether the parameters are the ones that were looked at."""
+        return bool(self._validity)
+
+    def invalidate(self) -> None:
+        """Have them looked at one by one the next time."""
+        self._validity.clear()
 
     def complete(self, parameters: Sequence[torch.Tensor]) -> bool:
         """Whether none of ``parameters``, which are the list's, has a gradient but those that had one."""
@@ -152,6 +160,11 @@ class GradientLists:
         self._optimizers = defaultdict(weakref.WeakKeyDictionary)
         self._lists: dict[tuple[int, int, int, int], GradientList] = {}
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._optimizers.clear()
+        self._lists.clear()
+
     def of(
         self, optimizer: torch.optim.Optimizer, *, loss_scaled: int
     ) -> tuple[list[torch.Tensor], GradientList | None]:
@@ -208,7 +221,7 @@ class GradientLists:
         if len(self._lists) >= _LISTS:
             self._lists.pop(next(iter(self._lists)))
         if before is not None:
-            before.valid = False
+            before.invalidate()
         known = dict(sorted(known.items()))
         listed = GradientList(self._recorder, parameters, known, loss_scaled=loss_scaled)
         self._lists[self._key(parameters, loss_scaled)] = listed

@@ -7,21 +7,22 @@ and pre-clip gradients, whichever implementation of the optimizer runs.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 
+from floatscope._clipping import ClipObserver, NormObserver
 from floatscope._compiled import CompiledUpdates
 from floatscope._gradient_lists import GradientList, GradientLists, OnDevice
 from floatscope._guard import Guard
 from floatscope._own_ops import OwnOperations, backward_runs, why_not_now
 from floatscope._patches import observe
 from floatscope._recorder import Recorder
-from floatscope._step_buffer import Clipping
 from floatscope._step_hooks import after_steps, before_steps
+from floatscope._tensor_refs import step_aside
 
 __all__ = ["GradientTap", "parameters_of", "rate_of"]
 
@@ -33,7 +34,8 @@ _reading = Guard("gradients were measured")
 class GradientTap:
     """Gradients of the model's parameters, learning rates and clip coefficients.
 
-    Without ``optimizers`` it follows every optimizer that holds a parameter of the model.
+    Without ``optimizers`` it follows every optimizer that holds a parameter of the model; with them any that updates
+    their parameters in their place: one inside, which alone has hooks or is called, or that was made later.
     """
 
     def __init__(self, recorder: Recorder, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -41,7 +43,14 @@ class GradientTap:
         # Held weakly, since an optimizer holds the parameters.
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        self._given = len(optimizers)
         self._adopting = not optimizers
+        self._hooked: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        """Those that have hooks of their own, by identity."""
+        self._stepping: Callable[[], object] = _nothing
+        """The one of those given that is between its hooks."""
+        self._standing_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        """Others, with the number of the one in whose place each updates."""
         self._passed_over: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._lists = GradientLists(recorder)
         self._last: tuple[Callable[[], object], frozenset[int]] = (_nothing, frozenset())
@@ -49,12 +58,15 @@ class GradientTap:
         self._parameters: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[tuple[int, ...], frozenset[int]]]
         self._parameters = weakref.WeakKeyDictionary()
         """By optimizer the sizes of its groups, and the identities of its parameters then."""
-        self._begun: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._begun: set[int] = set()
+        """Identities of the optimizers that are stepping."""
         self._read: frozenset[int] = frozenset()
         self._stepped: frozenset[int] = frozenset()
         self._captured: set[int | None] = set()
         """Optimizers whose update is captured in a CUDA graph, by number; replays run no hook."""
         self._undo: list[Callable[[], None]] = []
+        self._stay: Callable[[], None] = _nothing
+        """The undoing of what has references step aside."""
         self.begin_update: Callable[[], None] = _nothing
         """Called before an optimizer changes parameters, and before anything is read for that."""
         self.overdue: Callable[[], None] = _nothing
@@ -78,16 +90,21 @@ class GradientTap:
 
     def install(self) -> None:
         """Start observing."""
+        self._stay = step_aside()
         compiled = CompiledUpdates(self._before_compiled_step)
         self._undo.append(compiled.remove)
         if self._adopting:
-            self._undo += [before_steps(compiled), before_steps(self.before_step), after_steps(self._after_step)]
+            self._undo.append(before_steps(compiled))
+        self._undo += [before_steps(self._before_other_step), after_steps(self._after_other_step)]
         for optimizer in self._known():
+            if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+                continue  # a wrapper that is of the class in name only: what it has inside is seen
+            self._hooked[id(optimizer)] = weakref.ref(optimizer)
             self._undo += [optimizer.register_step_pre_hook(hook).remove for hook in (compiled, self.before_step)]
             self._undo.append(optimizer.register_step_post_hook(self._after_step).remove)
         # clip_grad_norm_ finds the first by its module, whoever imported it early; the second is its public name.
-        norm = _NormObserver()
-        clip = _ClipObserver(self, self._recorder, norm)
+        norm = NormObserver()
+        clip = ClipObserver(self, self._recorder, norm)
         self._undo.append(observe(torch.nn.utils.clip_grad, "_get_total_norm", norm, clip.refused))
         self._undo.append(observe(torch.nn.utils, "get_total_norm", norm, clip.refused))
         self._undo.append(observe(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip))
@@ -98,6 +115,11 @@ class GradientTap:
         while self._undo:
             self._undo.pop()()
 
+    def let_go(self) -> None:
+        """Refer to no parameter any more: nothing follows."""
+        self._lists.clear()
+        self._stay()
+
     def index_of(self, optimizer: torch.optim.Optimizer) -> int | None:
         """The optimizer's number; None when it is none of ours."""
         known = self._numbers.get(id(optimizer))
@@ -106,8 +128,25 @@ class GradientTap:
         if optimizer in self._passed_over:
             return None
         layer_of = self._recorder.table.layer_of
-        if self._adopting and any(layer_of(p) is not None for p in parameters_of(optimizer)):
+        if all(layer_of(p) is None for p in parameters_of(optimizer)):
+            return None
+        return self.follow(optimizer) if self._adopting else self._stood_for(optimizer)
+
+    def _stood_for(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """The number of the one of those given whose parameters ``optimizer`` updates; None where none is."""
+        number = self._standing_for.get(optimizer)
+        if number is not None or self._stepping() is not None:
+            return number
+        living = enumerate(at() for at in self._optimizers[: self._given])
+        given = [(number, known) for number, known in living if known is not None]
+        if not given:
+            self._adopting = True
             return self.follow(optimizer)
+        own = self._identities(optimizer)
+        for number, known in given:
+            if not own.isdisjoint(self._identities(known)):
+                self._standing_for[optimizer] = number
+                return number
         return None
 
     def follow(self, optimizer: Any) -> int:  # noqa: ANN401 (of torch's kind, or with ``param_groups`` alone)
@@ -231,7 +270,7 @@ class GradientTap:
                 done = True
             if not done:
                 # Nobody knows which of them were measured. The next time each is by itself.
-                listed.valid = False
+                listed.invalidate()
                 for part in some.rows.parts.values():
                     rows.discard(part)
                     recorder.unread(part)
@@ -278,6 +317,7 @@ class GradientTap:
             if index is not None and (optimizer := self._optimizers[index]()) is not None:
                 self._read_rates(optimizer)
         self._read = self._stepped = frozenset()
+        self._stepping = _nothing
 
     def before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -288,7 +328,9 @@ class GradientTap:
         with _stepping, OwnOperations():
             if self.index_of(optimizer) is None:
                 return None
-            self._begun.add(optimizer)
+            self._begun.add(id(optimizer))
+            if self._has_hooks(optimizer):
+                self._stepping = weakref.ref(optimizer)
             self.begin(optimizer)
             # The arguments include the optimizer itself.
             closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -303,11 +345,25 @@ class GradientTap:
             return (args[0], observed, *args[2:]), kwargs
         return None
 
+    def _has_hooks(self, optimizer: torch.optim.Optimizer) -> bool:
+        known = self._hooked.get(id(optimizer))
+        return known is not None and known() is optimizer
+
+    def _before_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        if torch.compiler.is_compiling() or self._has_hooks(optimizer):
+            return None
+        return self.before_step(optimizer, args, kwargs)
+
+    def _after_other_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        if not torch.compiler.is_compiling() and not self._has_hooks(optimizer):
+            self._after_step(optimizer, args, kwargs)
+
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A step may call that of the class above, and torch calls its hooks for both.
-        if not torch.compiler.is_compiling() and optimizer in self._begun:
-            self._begun.discard(optimizer)
+        if not torch.compiler.is_compiling() and id(optimizer) in self._begun:
+            self._begun.discard(id(optimizer))
             with _stepping:
+                self._stepping = _nothing
                 if self.index_of(optimizer) is not None:
                     self.has_stepped(optimizer)
 
@@ -380,96 +436,6 @@ class _ObservedClosure:
         return result
 
 
-class _ClipObserver:
-    """Sees ``clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)``."""
-
-    def __init__(self, tap: GradientTap, recorder: Recorder, norm: _NormObserver) -> None:
-        self._tap, self._recorder, self._norm = tap, recorder, norm
-
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        named = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
-        parameters, table, counted = named["parameters"], self._recorder.table, True
-        if isinstance(parameters, torch.Tensor):
-            parameters = [parameters]
-        elif not (counted := isinstance(parameters, list | tuple)):
-            parameters = table.parameters()  # an iterator, which is not ours to use up
-        ours = [p for p in parameters if table.layer_of(p) is not None]
-        if not ours:
-            return
-        scaled = self._read(parameters)
-        if scaled is None:
-            return
-        total, two = named["total_norm"], self._norm.is_two(named["total_norm"])
-        if type(total) not in (torch.Tensor, float) or self._recorder.capturing():
-            return  # a norm that is spread over the ranks: its value would take a collective operation
-        buffer = self._recorder.buffer
-        limit = float(named["max_norm"])
-        last, buffer.clipping = buffer.clipping, None
-        if two:
-            carried = 0 if self._tap.is_unscaled(ours[0]) else scaled
-            count = sum(p.grad is not None for p in ours) if counted else self._norm.of
-            same = last is not None and (last.scaled, last.of) == (carried, count)
-            # In the place of the last one, but not of the first.
-            into = last.norm if last is not None and last.norm is not buffer.framework_norm else None
-            norm = self._recorder.scalar("grad_norm/framework", total, into)
-            smallest = min(limit, last.smallest) if same and last is not None else limit
-            buffer.clipping = Clipping(norm, carried, count, limit, smallest)
-            if buffer.framework_norm is None:
-                buffer.framework_norm, buffer.framework_norm_scaled, buffer.framework_norm_of = norm, carried, count
-        ratio = limit / (total + 1e-6)
-        clipped = ratio.clamp(max=1.0) if isinstance(ratio, torch.Tensor) else min(ratio, 1.0)
-        self._recorder.clipped(clipped)
-
-    def _read(self, parameters: Sequence[torch.Tensor]) -> int | None:
-        """Read their gradients before they are clipped; the scaler that they may carry the scale of, None if too late.
-
-        That is for gradients that were used already, or those of a step that the optimizer is going to begin.
-        """
-        if self._tap.was_stepped(parameters):
-            return None
-        self._tap.begin_update()
-        # With a scaler, gradients that nobody has unscaled yet still carry its scale.
-        scaled = self._tap.keep_scale()
-        self._tap.read(parameters, loss_scaled=scaled)
-        return scaled
-
-    def refused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``get_total_norm(tensors, ...)`` has raised, as with ``error_if_nonfinite``: nobody will use these gradients.
-
-        A program that does not end skips them, so that nothing else shows the overflow.
-        """
-        given = {id(tensor) for tensor in (args[0] if args else kwargs["tensors"])}
-        ours = [p for p in self._recorder.table.parameters() if p.grad is not None and id(p.grad) in given]
-        if ours and self._read(ours) is not None:
-            self._recorder.clipped(math.nan)
-
-    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        pass
-
-
-class _NormObserver:
-    """Sees ``get_total_norm(tensors, norm_type, ...)``: whether a norm by which gradients are clipped is the 2-norm."""
-
-    def __init__(self) -> None:
-        self._last: weakref.ref[torch.Tensor] | None = None
-        self.of = 0
-        """How many tensors the last norm is of; 0 where that is not known."""
-
-    def is_two(self, norm: object) -> bool:
-        """Whether ``norm`` is the last 2-norm that was computed."""
-        return self._last is not None and self._last() is norm
-
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        pass
-
-    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        norm_type = kwargs.get("norm_type", args[1] if len(args) > 1 else 2.0)
-        tensors = args[0] if args else kwargs["tensors"]
-        self.of = len(tensors) if isinstance(tensors, list | tuple) else 0
-        two = float(norm_type) == 2.0
-        self._last = weakref.ref(result) if two and isinstance(result, torch.Tensor) else None
-
-
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
     """All parameters of all groups."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -480,7 +446,7 @@ def rate_of(group: Mapping[str, Any]) -> float | torch.Tensor | None:
     rate = group.get("lr")
     if isinstance(rate, torch.Tensor):
         return rate if rate.numel() == 1 and rate.device.type != "meta" else None
-    return rate if isinstance(rate, int | float) else None
+    return rate if isinstance(rate, int | float) else float(rate) if isinstance(rate, Real) else None
 
 
 def _never(parameter: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from floatscope._fp8_modules import casts_operands
 from floatscope._log import logger
 from floatscope._placement import full_sizes
 from floatscope._record import encodable
+from floatscope._tensor_refs import TensorRef
 
 __all__ = ["ROOT_NAME", "Coverage", "CoverageReport", "LayerTable"]
 
@@ -51,7 +52,8 @@ class LayerTable:
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self._modules: list[weakref.ref[nn.Module]] = []
-        self._layer_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._layer_of: dict[int, tuple[TensorRef, int]] = {}
+        self._final: Coverage | None = None
         self.linear: set[int] = set()
         """Layers that multiply their input by a matrix, so that FP8 would cast their operands."""
         self.casting: set[int] = set()
@@ -84,7 +86,7 @@ class LayerTable:
             if module in uncalled:
                 self._uncalled.add(index)
             self._modules.append(weakref.ref(module))
-            self._layer_of.update((id(p), (weakref.ref(p), index)) for p in owned)
+            self._layer_of.update((id(p), (TensorRef(p), index)) for p in owned)
             self._entries.append(
                 wire.Layer(
                     index=index,
@@ -98,7 +100,7 @@ class LayerTable:
     def layer_of(self, parameter: torch.Tensor) -> int | None:
         """The layer that ``parameter`` belongs to; None for one of another model."""
         known = self._layer_of.get(id(parameter))
-        return known[1] if known is not None and known[0]() is parameter else None
+        return known[1] if known is not None and known[0].get() is parameter else None
 
     def name(self, index: int) -> str:
         """Name of the layer ``index``."""
@@ -115,7 +117,7 @@ class LayerTable:
 
     def parameters(self) -> list[torch.Tensor]:
         """All parameters that belong to a layer."""
-        return [p for reference, _ in self._layer_of.values() if (p := reference()) is not None]
+        return [p for reference, _ in self._layer_of.values() if (p := reference.get()) is not None]
 
     def name_of(self, index: int) -> str:
         """The layer's name. Any thread."""
@@ -127,7 +129,7 @@ class LayerTable:
 
     def layers_on(self, device: torch.device) -> list[int]:
         """Layers that own a parameter there, in order."""
-        owned = ((reference(), layer) for reference, layer in self._layer_of.values())
+        owned = ((reference.get(), layer) for reference, layer in self._layer_of.values())
         return sorted({layer for parameter, layer in owned if parameter is not None and parameter.device == device})
 
     def modules(self) -> Iterator[tuple[int, nn.Module]]:
@@ -140,11 +142,12 @@ class LayerTable:
 
     def observable(self) -> Iterator[tuple[int, nn.Module]]:
         """Layers whose outputs a forward hook sees: those without children, and linear-like ones."""
-        for index, module in self.modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            if index in self.linear or next(module.children(), None) is None:
-                yield index, module
+        return ((index, module) for index, module in self.modules() if self._is_observable(index, module))
+
+    def _is_observable(self, index: int, module: nn.Module) -> bool:
+        if isinstance(module, torch.jit.ScriptModule):
+            return False
+        return index in self.linear or next(module.children(), None) is None
 
     def owned(self, index: int, module: nn.Module) -> list[torch.Tensor]:
         """The parameters that belong to the layer ``index``, which ``module`` is."""
@@ -206,13 +209,15 @@ class LayerTable:
         )
         self._changed.add(index)
 
-    def take_changes(self) -> tuple[wire.Layer, ...]:
-        """Entries new or changed since the last call, in order of their index."""
-        changed = tuple(self._entries[i] for i in sorted(self._changed))
-        self._changed.clear()
-        return changed
+    def changes(self) -> tuple[wire.Layer, ...]:
+        """Entries new or changed since ``told`` was, in order of their index."""
+        return tuple(self._entries[i] for i in sorted(self._changed))
 
-    def _compiled(self) -> set[int]:
+    def told(self, layers: tuple[wire.Layer, ...]) -> None:
+        """``layers`` are on their way."""
+        self._changed.difference_update(entry.index for entry in layers if self._entries[entry.index] is entry)
+
+    def _compiled(self, present: dict[int, nn.Module]) -> set[int]:
         """Layers inside a module that torch.compile took over, in which hooks do nothing."""
         model = self._model()
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
@@ -224,16 +229,27 @@ class LayerTable:
             if isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
             for part in module.modules()
         }
-        return {index for index, module in self.modules() if module in inside}
+        return {index for index, module in present.items() if module in inside}
 
-    def _changes(self) -> dict[str, list[str]]:
+    def _parameters_now(self) -> dict[int, list[torch.Tensor]]:
+        """By layer, those of its parameters that are still in the model, in whichever module."""
+        model = self._model()
+        parameters: dict[int, list[torch.Tensor]] = {}
+        for parameter in model.parameters() if model is not None else ():
+            if (layer := self.layer_of(parameter)) is not None:
+                parameters.setdefault(layer, []).append(parameter)
+        return parameters
+
+    def _changes(
+        self, present: dict[int, nn.Module], parameters: dict[int, list[torch.Tensor]]
+    ) -> dict[str, list[str]]:
         """What was done to the model since it is watched, by reason."""
         model = self._model()
         if model is None:
             return {}
-        present = dict(self.modules())
         known = set(present.values())
-        gone = [entry.name for entry in self._entries if entry.index not in present]
+        gone = [e.name for e in self._entries if e.index not in present and e.index not in parameters]
+        moved = [e.name for e in self._entries if e.index not in present and e.index in parameters]
         replaced = [
             self._entries[index].name
             for index, module in present.items()
@@ -246,28 +262,39 @@ class LayerTable:
         ]
         reasons = {
             "not observed: removed from the model since it is watched": gone,
+            "only gradients observed: its parameters are in another module since the model is watched": moved,
             "gradients not observed: its parameters were replaced since the model is watched": replaced,
             "not observed: added to the model since it is watched": added,
         }
         return {reason: names for reason, names in reasons.items() if names}
 
+    def let_go(self) -> None:
+        """Refer to no parameter any more: nothing is read from now on, and what was seen stays what it is."""
+        self._final = self.coverage()
+        self._layer_of.clear()
+
     def coverage(self) -> Coverage:
         """What was seen so far; a layer whose outputs were never seen is listed among the reasons as well."""
+        if self._final is not None:
+            return self._final
         reasons: dict[str, list[str]] = {}
-        observable = {index for index, _ in self.observable()}
-        compiled = self._compiled()
         trainable = []
-        for index, module in self.modules():
-            owned = self.owned(index, module)
+        present, parameters = dict(self.modules()), self._parameters_now()
+        compiled = self._compiled(present)
+        for index in sorted({*present, *parameters}):
+            module, owned = present.get(index), parameters.get(index, [])
             # Replaced parameters belong to no layer, and still to the module.
-            if any(p.requires_grad for p in module.parameters(recurse=False) if self.layer_of(p) in (index, None)):
+            own = module.parameters(recurse=False) if module is not None else ()
+            if any(p.requires_grad for p in (*owned, *(p for p in own if self.layer_of(p) is None))):
                 trainable.append(index)
                 if index not in self._with_gradient:
                     reasons.setdefault("no gradient was read", []).append(self._entries[index].name)
             elif owned:
                 reasons.setdefault("frozen", []).append(self._entries[index].name)
             why = None
-            if index not in observable:
+            if module is None:
+                continue
+            if not self._is_observable(index, module):
                 why = "the module contains others"
                 if isinstance(module, torch.jit.ScriptModule):
                     why = "TorchScript takes no hooks"
@@ -285,7 +312,7 @@ class LayerTable:
                     why = "a gradient came, but no call of it was seen, as when it is compiled"
             if why is not None:
                 reasons.setdefault(f"outputs not observed: {why}", []).append(self._entries[index].name)
-        for reason, names in self._changes().items():
+        for reason, names in self._changes(present, parameters).items():
             reasons.setdefault(reason, []).extend(names)
         for reason, layers in list(self._unseen.items()):
             reasons.setdefault(reason, []).extend(self._entries[index].name for index in sorted(layers))

@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from floatscope import wire
-from floatscope._address import ingest_url
+from floatscope._address import ingest_url, why_no_token
 from floatscope._conversation import Conversation, Duties, Timing
 from floatscope._log import counted, logger
 from floatscope._outbox import Outgoing
@@ -146,6 +146,13 @@ class Link:
 
     def _attempt(self) -> wire.Refused | wire.Bye | None:
         welcomed = False
+        if self._peer.token and (wrong := why_no_token(self._peer.token)):
+            # The library would say the token in its error, which goes to a log.
+            return wire.Refused(
+                code="unauthorized",
+                message=f"the token is none: {wrong}",
+                hint="put a token that may ingest into FLOATSCOPE_TOKEN",
+            )
         try:
             with self._connect() as connection:
                 self._connection = connection

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from floatscope._megatron_ranks import is_a_stage, shared_parameters, wrappers_around
+from floatscope._tensor_refs import TensorRef
 from floatscope._zero import group_of, is_spread
 
 __all__ = [
@@ -81,7 +82,7 @@ def dtensor_placement(placements: Sequence[Any], coordinate: Sequence[int] | Non
 class _Wrapped(NamedTuple):
     """A parameter that a wrapper has, and what that makes of its values and of its gradient."""
 
-    parameter: weakref.ref[torch.Tensor]
+    parameter: TensorRef
     weight: Placement
     gradient: Placement
 
@@ -94,7 +95,7 @@ class Ranks:
         self.world = world
         self._model = weakref.ref(model)
         self._ddp: list[weakref.ref[nn.Module]] = []
-        self._known: dict[tuple[int, bool], tuple[weakref.ref[torch.Tensor], Placement, str]] = {}
+        self._known: dict[tuple[int, bool], tuple[TensorRef, Placement, str]] = {}
         self._meshes: dict[tuple[int, tuple[Any, ...]], tuple[Any, Placement]] = {}
         self._wrapped: dict[int, _Wrapped] | None = None
         self._partial_groups = False
@@ -116,6 +117,11 @@ class Ranks:
     def activations(self) -> Placement:
         """Of plain tensors that a forward or backward pass makes."""
         return WHOLE if self.world == 1 else LOCAL if self._is_a_stage else DATA
+
+    def let_go(self) -> None:
+        """Forget what is known of single parameters, and refer to none of them."""
+        self._known.clear()
+        self._wrapped = {}
 
     def in_forward(self) -> None:
         """The watched model runs: a DDP that wraps it shows itself now, and only now."""
@@ -147,9 +153,9 @@ class Ranks:
         if parameter is None or self._is_a_stage:
             return self.activations, _STAGES if self._is_a_stage else ""
         known = self._known.get((id(parameter), gradient))
-        if known is None or known[0]() is not parameter:
+        if known is None or known[0].get() is not parameter:
             place, why = self._of_parameter(parameter, gradient=gradient)
-            self._known[id(parameter), gradient] = known = (weakref.ref(parameter), place, why)
+            self._known[id(parameter), gradient] = known = (TensorRef(parameter), place, why)
         return known[1], known[2]
 
     def _on_mesh(self, tensor: Any) -> Placement:  # noqa: ANN401 - a DTensor, whose import is the user's
@@ -172,7 +178,7 @@ class Ranks:
         if self._wrapped is None:
             self._wrapped = dict(self._find_wrapped())
         known = self._wrapped.get(id(parameter))
-        if known is None or known.parameter() is not parameter:
+        if known is None or known.parameter.get() is not parameter:
             return LOCAL, _UNKNOWN
         return known.gradient if gradient else known.weight, ""
 
@@ -182,7 +188,7 @@ class Ranks:
             members = group if isinstance(group, list) else torch.distributed.get_process_group_ranks(group)
             self._partial_groups |= len(members) < self.world
             place = group_placement("replica", members, self.rank)
-            yield from ((id(p), _Wrapped(weakref.ref(p), place, place)) for p in parameters)
+            yield from ((id(p), _Wrapped(TensorRef(p), place, place)) for p in parameters)
         model = self._model()
         for wrapper in wrappers_around(model):
             for shared in shared_parameters(wrapper, self.rank, self.world):
@@ -190,10 +196,10 @@ class Ranks:
                 places = (
                     Placement("shard" if spread else "replica", of) for spread, of in (shared.weight, shared.gradient)
                 )
-                yield id(shared.parameter), _Wrapped(weakref.ref(shared.parameter), *places)
+                yield id(shared.parameter), _Wrapped(TensorRef(shared.parameter), *places)
         for strategy, handle, wrapper in _flat(model) if model is not None else ():
             place = self._flat_placement(strategy, wrapper)
-            yield from ((id(p), _Wrapped(weakref.ref(p), place, place)) for p in _held(handle))
+            yield from ((id(p), _Wrapped(TensorRef(p), place, place)) for p in _held(handle))
 
     def _wrappers(self) -> Iterator[tuple[Any, Iterable[torch.Tensor]]]:
         """Process group, or ranks, and parameters of each wrapper that has all of them hold the same."""

@@ -71,4 +71,5 @@ def why_not(tensor: torch.Tensor) -> str:
 
 
 def _is_nowhere(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 0 and tensor.data_ptr() == 0
+    # A fake tensor has a storage without memory, and warns of being asked for its address.
+    return tensor.numel() > 0 and (tensor.untyped_storage().device.type == "meta" or tensor.data_ptr() == 0)

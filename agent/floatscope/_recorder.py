@@ -393,8 +393,14 @@ class Recorder:
             self.release()
             raise
 
+    def let_go(self) -> None:
+        """Nothing follows: refer to no parameter any more."""
+        self.release()
+        self.table.let_go()
+        self.ranks.let_go()
+
     def release(self) -> None:
-        """Let go of the rows, and of tensors that wait: nothing follows."""
+        """Let go of the rows, and of tensors that wait."""
         self._usual.clear()
         self._batches.clear()
         self._devices.clear()

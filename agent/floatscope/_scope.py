@@ -49,7 +49,7 @@ _ending = Guard("a step ended", charge="step")
 _concluding = Guard("a part of a step's end")
 _weighing = Guard("weights were read", charge="weights")
 _closing = Guard("closing")
-_attached: weakref.WeakKeyDictionary[nn.Module, Scope] = weakref.WeakKeyDictionary()
+_attached: dict[int, Scope] = {}  # by the identity of the model: some call others equal, or cannot be compared
 _ending_alone: list[tuple[threading.Thread, Sink]] = []
 """Those that close the scopes of collected models. No daemon must be at work when the interpreter is torn down."""
 _retired: list[Callable[[], None]] = []
@@ -102,7 +102,7 @@ class Scope:
                 tap.install()
             self._sink = sink()
         except BaseException:
-            for remove in self._removals:
+            for remove in (*self._removals, self._gradients.let_go):
                 remove()
             raise
         self._scales = ScaleTrace()
@@ -114,8 +114,8 @@ class Scope:
         self._warned = False
         self._due_after_capture = False
         self._coverage_report = CoverageReport(self._table, config.first_step)
-        _attached[model] = self
-        self._on_collection = weakref.finalize(model, self._model_is_gone)
+        _attached[id(model)] = self
+        self._on_collection = weakref.finalize(model, self._model_is_gone, id(model))
         self._on_collection.atexit = False
         call_at_exit(_close_all)
 
@@ -240,12 +240,10 @@ class Scope:
 
     def _conclude_step(self) -> None:
         recorder = self._recorder
-        with _concluding:
-            if self._phases is not None:
-                self._phases.end_step()
-        with _concluding:
-            if self._scaler is not None:
-                self._scaler.end_step()
+        for part in (self._phases, self._scaler):
+            with _concluding:
+                if part is not None:
+                    part.end_step()
         self._read_weights()  # without an update in this step they are as they were
         self._weights_read = False
         self._gradients.end_step()
@@ -260,21 +258,25 @@ class Scope:
         if self._last_end is not None:
             finished.own["step_time_s"] = now - self._last_end
         self._last_end = now
-        layers = self._table.take_changes()
+        layers = self._table.changes()
         record: PendingRecord = LostRecord(step=finished.step, layers=layers, reason=finished.lost or "internal")
-        with _concluding:
-            if finished.lost is None:
-                record = Pending(
-                    finished,
-                    scales=self._scales,
-                    events=(*events, *self._coverage_report.events(finished.step)),
-                    layers=layers,
-                    refuse_scale=self._table.refuse_scale,
-                    name_of=self._table.name_of,
-                )
-        if isinstance(record, LostRecord):
-            self._coverage_report.was_lost(finished.step)
-        self._sink.put(record)
+        try:
+            with _concluding:
+                if finished.lost is None:
+                    record = Pending(
+                        finished,
+                        scales=self._scales,
+                        events=(*events, *self._coverage_report.events(finished.step)),
+                        layers=layers,
+                        refuse_scale=self._table.refuse_scale,
+                        name_of=self._table.name_of,
+                    )
+        finally:
+            # Somebody who interrupts the training may go on with it.
+            if isinstance(record, LostRecord):
+                self._coverage_report.was_lost(finished.step)
+            self._sink.put(record)
+        self._table.told(layers)
 
     def _end_overdue_step(self) -> None:
         if self._recorder.capturing():
@@ -324,8 +326,9 @@ class Scope:
                 self._recorder.record("weight", layer, parameter, later=True, parameter=parameter)
         self._recorder.flush()
 
-    def _model_is_gone(self) -> None:
+    def _model_is_gone(self, identity: int) -> None:
         # Runs wherever the garbage collector does: nothing may be waited for, and the sender may be the one running.
+        _attached.pop(identity, None)
         if self._closed:
             return
         self._closed = True
@@ -348,7 +351,7 @@ class Scope:
         self._closed = True
         model = self._on_collection.detach()
         if model is not None:
-            _attached.pop(model[0], None)
+            _attached.pop(id(model[0]), None)
         for remove in self._removals:
             with _closing:
                 remove()
@@ -364,7 +367,9 @@ class Scope:
         with _closing:
             self._sampling.conclude(self._sink)
         with _closing:
-            self._recorder.release()
+            self._recorder.let_go()
+            self._gradients.let_go()
+        with _closing:
             self._sink.finish(reason)
 
     def _flush_scalars(self) -> None:
@@ -404,8 +409,9 @@ def scopes() -> list[Scope]:
 
 def scope_of(model: nn.Module) -> Scope | None:
     """The scope that observes ``model``, a part of it, or what it is a part of."""
-    modules = set(model.modules())
-    return next((s for known, s in _attached.items() if known in modules or model in set(known.modules())), None)
+    parts = set(map(id, model.modules()))
+    watched = ((alive[0], scope) for scope in scopes() if (alive := scope._on_collection.peek()) is not None)
+    return next((s for known, s in watched if id(known) in parts or any(m is model for m in known.modules())), None)
 
 
 def watch(
@@ -468,15 +474,14 @@ def _attach(
         # Attached by nobody's code, which knows less: the run goes on.
         present.close()
         chosen = replace(chosen, run=chosen.run or present.config.run, first_step=max(chosen.first_step, present.steps))
-    if model in _attached:
-        name = _attached[model].config.run
-        if chosen.run is not None and chosen.run != name:
+    if (watching := _attached.get(id(model))) is not None:
+        if chosen.run is not None and chosen.run != watching.config.run:
             raise ValueError(
-                f"run: this model is watched already, as the run {name or 'that was given no name'}; "
+                f"run: this model is watched already, as the run {watching.config.run or 'that was given no name'}; "
                 "close that scope before you watch it under another name"
             )
         logger.warning("this model is watched already: its scope stays as it is, and is returned")
-        return _attached[model]
+        return watching
     try:
         return Scope(
             model,

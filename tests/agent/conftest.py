@@ -26,6 +26,7 @@ PATCHABLE = (
     (torch.jit._recursive, "create_script_module"),
     (torch.cuda.graphs, "make_graphed_callables"),
     (torch.cuda, "make_graphed_callables"),
+    (torch.utils, "swap_tensors"),
 )
 
 
@@ -43,6 +44,9 @@ def nothing_is_left() -> Iterator[None]:
     originals = [vars(owner)[name] for owner, name in PATCHABLE]
     getstate = vars(nn.Module).get("__getstate__")  # which older versions inherit
     yield
+    for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):
+        thread.join(60.0)
+        assert not thread.is_alive(), thread.name
     assert active_patches() == []
     assert [vars(owner)[name] for owner, name in PATCHABLE] == originals
     assert vars(nn.Module).get("__getstate__") is getstate
@@ -53,9 +57,6 @@ def nothing_is_left() -> Iterator[None]:
     if (compiler := sys.modules.get("torch._dynamo.callback")) is not None:
         told = compiler.callback_handler
         assert [*told.start_callbacks, *told.end_callbacks] == []
-    for thread in (t for t in threading.enumerate() if t.name.startswith("floatscope")):
-        thread.join(60.0)
-        assert not thread.is_alive(), thread.name
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def until() -> Callable[..., None]:
 
 def hooks_of(model: nn.Module, optimizers: list[Any]) -> int:
     modules = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
-    hooked = [o for o in optimizers if isinstance(o, torch.optim.Optimizer)]  # those of other libraries have no hooks
+    hooked = [o for o in optimizers if hasattr(o, "_optimizer_step_pre_hooks")]  # wrappers of libraries have none
     return modules + sum(len(o._optimizer_step_pre_hooks) + len(o._optimizer_step_post_hooks) for o in hooked)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import floatscope
 from floatscope import Scope
@@ -51,6 +52,26 @@ def test_replaced_parameters_are_told(attach: Attach) -> None:
     assert scope.coverage["observed"] == 0
     reasons = scope.coverage["reasons"]
     assert reasons["gradients not observed: its parameters were replaced since the model is watched"] == ["0"]
+
+
+def test_parameters_that_another_module_takes_over_are_observed_on(attach: Attach) -> None:
+    # As conversions to synchronised norms, quantisation-aware training and torch's pruning and parametrizations do.
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
+    scope, sink = attach(model, config=EVERY)
+    train(model, scope)
+    taking = nn.Linear(4, 4, bias=False)
+    taking.weight = model[0].weight  # type: ignore[assignment]
+    model[0] = taking
+    prune.identity(model[1], "weight")  # type: ignore[no-untyped-call]
+    train(model, scope)
+    for layer in ("0", "1"):
+        assert sink.row(1, "grad", layer) is not None, layer
+    assert scope.coverage == {
+        "trainable": 2,
+        "observed": 2,
+        "reasons": {"only gradients observed: its parameters are in another module since the model is watched": ["0"]},
+    }
+    prune.remove(model[1], "weight")  # type: ignore[no-untyped-call]
 
 
 def test_a_training_in_eval_mode_is_told(attach: Attach) -> None:

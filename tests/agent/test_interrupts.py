@@ -11,6 +11,7 @@ from floatscope import Scope
 from floatscope._guard import Guard
 from floatscope._memory import MemorySink
 from floatscope._own_ops import OwnOperations
+from floatscope._record import LostRecord
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -41,10 +42,6 @@ def test_an_interrupted_hook_leaves_no_mode_and_observes_again(attach: Attach, m
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scope, sink = attach(model, optimizer, activations_every=1)
     before = modes()
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
         patched.setattr(OwnOperations, "__exit__", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -55,3 +52,35 @@ def test_an_interrupted_hook_leaves_no_mode_and_observes_again(attach: Attach, m
     scope.step()
     assert sink.row(0, "act", "(model)") is not None
     assert sink.row(0, "grad", "(model)") is not None
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_step_whose_end_is_interrupted_is_declared_with_its_names(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, sink = attach(torch.nn.Linear(4, 4))
+    with monkeypatch.context() as patched:
+        patched.setattr("floatscope._scope.Pending", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            scope.step()
+    lost = sink.pending.pop()
+    assert isinstance(lost, LostRecord)
+    assert (lost.step, [layer.name for layer in lost.layers]) == (0, ["(model)"])
+    scope.step()
+    assert [event.kind for event in sink.records()[0].events] == ["coverage"]
+
+
+def test_names_that_an_interrupt_kept_from_leaving_come_with_the_next_step(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, sink = attach(torch.nn.Linear(4, 4))
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "put", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            scope.step()
+    scope.step()
+    scope.step()
+    assert [[layer.name for layer in record.layers] for record in sink.records()] == [["(model)"], []]

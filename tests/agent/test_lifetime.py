@@ -13,6 +13,7 @@ from torch import nn
 import floatscope
 from floatscope import Scope, _scope
 from floatscope._memory import MemorySink
+from floatscope._scope import scope_of
 
 Attach = Callable[..., tuple[Scope, MemorySink]]
 
@@ -102,3 +103,40 @@ def test_layers_that_outlive_their_model_are_no_longer_observed(until: Callable[
     assert scope.coverage["observed"] == 0
     assert records.row(0, "act", "0") is not None
     assert not sink.pending
+
+
+def test_models_that_call_each_other_equal_are_two(attach: Attach) -> None:
+    class Equal(nn.Linear):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+        def __hash__(self) -> int:
+            return 1
+
+    first, second = Equal(2, 2), Equal(2, 2)
+    one, _ = attach(first)
+    other, _ = attach(second)
+    assert one is not other
+    assert scope_of(second) is other
+    other.close()
+    assert not one.closed
+    assert scope_of(first) is one
+
+
+def test_a_model_that_cannot_be_compared_is_watched_and_left(attach: Attach) -> None:
+    class Incomparable(nn.Linear):
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+        def __len__(self) -> int:
+            return 0
+
+        __hash__ = nn.Module.__hash__
+
+    model = Incomparable(2, 2)
+    scope, _ = attach(model)
+    model(torch.ones(1, 2)).sum().backward()
+    scope.step()
+    assert scope_of(model) is scope
+    scope.close()
+    assert scope.coverage["reasons"] == {"no gradient was read": ["(model)"]}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import floatscope
@@ -104,6 +105,48 @@ def test_a_tensor_whose_elements_are_elsewhere_is_not_read_there(attach: Attach,
     assert sink.row(0, "act", "plain") is not None
     assert sink.row(0, "act", "odd") is None
     assert "act not observed: Wrapped keeps its values in other tensors" in scope.coverage["reasons"]
+
+
+def test_a_fake_training_has_no_values_and_no_warning(attach: Attach) -> None:
+    with FakeTensorMode():
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scope, sink = attach(model, optimizer, config=EVERY)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        scope.step()
+    assert sink.records()[0].summaries == ()
+    assert "weight not observed: FakeTensor keeps its values in other tensors" in scope.coverage["reasons"]
+
+
+class Telling(torch.Tensor):
+    """Says what is done with it."""
+
+    told: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,  # noqa: ANN401
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[Any, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        cls.told.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
+def test_a_subclass_is_told_of_the_users_operations_only(attach: Attach) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scope, sink = attach(model, optimizer, config=EVERY)
+    Telling.told.clear()
+    model(torch.ones(2, 4).as_subclass(Telling)).sum().backward()
+    optimizer.step()
+    scope.step()
+    assert Telling.told == ["linear", "relu", "linear", "sum", "backward"]
+    for kind in ("act", "act_in", "act_grad"):
+        assert sink.row(0, kind, "2") is not None, kind
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")

@@ -153,6 +153,20 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
         ),
         (lambda: floatscope.watch(make_model(), server="localhost:6160"), "server: expected http://HOST:PORT"),
         (lambda: floatscope.watch(make_model(), first_step=-1), "first_step: expected an integer of at least 0"),
+        (lambda: floatscope.watch(make_model(), first_step=2**63), "first_step: expected an integer of at most 9007"),
+        *(
+            (
+                lambda name=name: floatscope.watch(make_model(), **{name: cast("Any", 5)}),
+                f"{name}: expected a text, got",
+            )
+            for name in ("run", "server", "token", "spool_dir")
+        ),
+        (lambda: floatscope.watch(make_model(), token="se\ncret"), "^token: character 3 of 7 is none of printable AS"),
+        (lambda: floatscope.watch(make_model(), spool_dir="a\0"), "spool_dir: no folder has a null character"),
+        (
+            lambda: floatscope.watch(make_model(), config=cast("Any", {})),
+            "config: expected floatscope.Config, got dict",
+        ),
         (lambda: floatscope.watch(BadOperands(1, 1)), "unknown format 'fp8'; known formats are fp32"),
         (lambda: floatscope.watch(WrongKind(1, 1)), r"unknown operands \['input'\]; known are act_in, weight"),
     ],

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,17 +212,17 @@ def test_whoever_shares_their_memory_trainers_and_cards_are_watched(
     assert (of_ipc("trainer") == of_ipc("trainer-cpu")) is shared
     assert of_ipc("trainer-cpu") != machine
 
+    def runs(field: str) -> dict[str, Any]:
+        listed = [run["name"] for run in deployment.json("/api/v1/runs")]
+        told = {name: deployment.json(f"/api/v1/runs/{name}")[field] for name in listed}
+        return {name: value for name, value in told.items() if value}
+
     names = {"cpu-example", "rocm-example"}
-    wait_for(lambda: {run["name"] for run in deployment.json("/api/v1/runs")} == names, "both runs")
-    for name in names:
-        run = f"/api/v1/runs/{name}"
-        wait_for(lambda run=run: deployment.json(run)["devices"], "the card")
-        wait_for(lambda run=run: deployment.json(run)["steps"], "steps")
-        (card,) = deployment.json(run)["devices"]
+    wait_for(lambda: set(runs("devices")) == set(runs("steps")) == names, "steps and cards of both")
+    for (card,) in runs("devices").values():
         assert (card["pci"], card["busy_percent"], card["backend"]) == ("0000:05:00.0", 87.0, "sysfs")
     deployment.compose("stop", "trainer", "trainer-cpu")
-    for name in names:
-        wait_for(lambda name=name: deployment.json(f"/api/v1/runs/{name}")["state"] == "finished", "its end")
+    wait_for(lambda: runs("state") == dict.fromkeys(names, "finished"), "their ends")
 
 
 def mounted(files: list[Path]) -> list[str]:

@@ -261,6 +261,12 @@ def test_blocks_are_read_to_the_bit_and_damaged_ones_refused() -> None:
             parse(damaged)
 
 
+def test_a_token_that_is_none_is_refused_and_not_said() -> None:
+    with pytest.raises(ValueError, match=r"^token: character 7 of 7 is none of printable ASCII") as refused:
+        floatscope.Client("http://127.0.0.1:9", "secret\n")
+    assert "secret" not in str(refused.value)
+
+
 def test_the_example_of_the_documents_runs(
     client: floatscope.Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import errno
 import math
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -206,6 +207,18 @@ def test_tensorboard_reads_its_events(exported: Exported, tmp_path: Path) -> Non
     assert (first.step, first.histogram_value.num) == (0, 8)
     assert first.histogram_value.bucket_limit == [1.0, 1.5, 2.0]
     assert first.histogram_value.bucket == [0.0, 3.0, 5.0]
+
+
+@sqlite
+def test_only_a_file_is_replaced(exported: Exported, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    assert exported("--to", str(pipe), "--force") == 2
+    assert pipe.is_fifo()
+    link = tmp_path / "link.csv"
+    link.symlink_to("file.csv")
+    assert exported("--to", str(link)) == 0
+    assert link.is_symlink()
 
 
 @sqlite

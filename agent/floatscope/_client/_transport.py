@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
+from floatscope._address import why_no_token
 from floatscope._client._errors import ClientError
 
 __all__ = ["HTTPTransport", "Reply", "Transport", "error_of"]
@@ -39,6 +40,8 @@ class HTTPTransport:
     def __init__(self, server: str, token: str | None, timeout_s: float) -> None:
         if not server.startswith(("http://", "https://")) or not urlsplit(server).hostname:
             raise ValueError(f"server {server!r} is no address; write http://HOST:PORT or https://HOST")
+        if token and (wrong := why_no_token(token)):
+            raise ValueError(f"token: {wrong} (here or in FLOATSCOPE_TOKEN)")
         self._server = server.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +17,8 @@ __all__ = ["Change", "Entry", "History", "Line", "changes"]
 
 _KEPT = 200
 """Four years of weekly tests, some 500 KiB."""
+_MOST_BYTES = 4 << 20
+"""Read from the end of the file: what is kept has a tenth of that."""
 _NOTABLE = 1.25
 """Other kernels sum in another order, which moves the largest error by percents; another accumulator doubles it."""
 
@@ -71,7 +75,12 @@ class History:
     def entries(self) -> list[Entry]:
         """Oldest first."""
         try:
-            lines = self.path.read_bytes().splitlines()
+            # A pipe would be waited for, and a device has no end.
+            if not self.path.is_file():
+                return []
+            with self.path.open("rb") as file:
+                file.seek(max(0, self.path.stat().st_size - _MOST_BYTES))
+                lines = file.read(_MOST_BYTES).splitlines()
         except OSError:
             return []
         found = []
@@ -87,12 +96,15 @@ class History:
 
     def add(self, entry: Entry) -> None:
         """Append ``entry``, dropping the oldest beyond some hundred. ``OSError`` where that cannot be written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(os.path.realpath(self.path))
+        if place.exists() and not place.is_file():
+            raise OSError(errno.EINVAL, "there is something that is no file")
+        place.parent.mkdir(parents=True, exist_ok=True)
         kept = [*self.entries()[-_KEPT + 1 :], entry]
         # Whole or not at all: a test that is killed must not cost the history.
-        temporary = self.path.with_suffix(".new")
+        temporary = place.with_name(f"{place.name}.new")
         temporary.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept))
-        temporary.replace(self.path)
+        temporary.replace(place)
 
 
 def changes(before: Entry, now: Entry) -> list[Change]:

@@ -34,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if target.exists() and not args.force:
             raise UnansweredError(f"{target} is there already; overwrite it with --force")
-        _write(target, _content(args))
+        # Where a link leads to: of /dev/stdout, to replace the link would be to lose it.
+        place = Path(os.path.realpath(target))
+        if place.exists() and not place.is_file():
+            raise UnansweredError(f"{target} is no file that could be replaced; write - for stdout")
+        _write(place, _content(args))
     except UnansweredError as error:
         print(f"floatscope report: {error}", file=sys.stderr)
         return 2

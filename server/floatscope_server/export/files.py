@@ -20,11 +20,15 @@ def whole_file(target: Path, write: Callable[[Path], None], *, force: bool) -> N
     """
     if target.exists() and not force:
         raise FileExistsError(f"{target} is there already; add --force to overwrite it")
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    # Where a link leads to: the link stays.
+    place = Path(os.path.realpath(target))
+    if place.exists() and not place.is_file():
+        raise FileExistsError(f"{target} is no file that could be replaced")
+    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
     try:
         write(partial)
         _to_disk(partial)
-        partial.replace(target)
+        partial.replace(place)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +170,23 @@ def test_history_keeps_the_newest_and_survives_damage(tmp_path: Path) -> None:
     assert last.time == "202"
     history.add(on_a_card(entry("203", bf16=0.1)))
     assert [e.time for e in (history.last(), history.last(())) if e is not None] == ["203", "202"]
+
+
+def test_a_history_that_is_no_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    """Nobody writes into the pipe, and the device has no end; a link keeps leading to what it led to."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    endless = tmp_path / "endless"
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless):
+        assert History(path).entries() == []
+        with pytest.raises(OSError, match="no file"):
+            History(path).add(entry("1", bf16=0.5))
+    assert (pipe.is_fifo(), endless.is_symlink()) == (True, True)
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    History(link).add(entry("1", bf16=0.5))
+    assert (link.is_symlink(), len(History(tmp_path / "file").entries())) == (True, 1)
 
 
 def on_a_card(one: Entry) -> Entry:

@@ -107,6 +107,16 @@ def test_wrong_token_is_said_once_and_not_repeated(
     assert "top-secret" not in caplog.text
 
 
+def test_a_token_that_is_none_is_not_said(
+    sender_to: MakeSender, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = sender_to("http://127.0.0.1:9", token="top-secret\n")
+    until(lambda: sender.stats().failure)
+    [record] = caplog.records
+    assert "character 11 of 11 is none of printable ASCII" in record.getMessage()
+    assert "top-secret" not in caplog.text
+
+
 def test_server_without_credit_is_asked_with_one_block(
     server: IngestDouble, sender_to: MakeSender, step: MakeStep, until: Until
 ) -> None:

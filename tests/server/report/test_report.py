@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import zlib
 from collections.abc import Callable
@@ -175,6 +176,11 @@ def test_the_command_and_the_client_have_the_same_file(
     assert run_command(server, wrong, "-o", str(ours)) == 2
     assert "--force" in capsys.readouterr().err
     assert run_command(server, wrong, "-o", str(ours), "--force") == 0
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert run_command(server, wrong, "-o", str(pipe), "--force") == 2
+    assert pipe.is_fifo()
+    assert "no file that could be replaced" in capsys.readouterr().err
     for by_server in (False, True):
         assert run_command(server, "none such", "-o", str(tmp_path / "x"), asked=by_server) == 2
         assert "no run 'none such'; `floatscope runs` lists them" in capsys.readouterr().err
