@@ -50,11 +50,14 @@ def full_adam(values: Mapping[str, Any]) -> bool:
     return values.get("finetuning_type") == "full" and not own
 
 
-def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> Iterator[Verdict]:
+def key_checks(
+    framework: str, values: Mapping[str, Any], *, strict: bool, consequence: str | None = None
+) -> Iterator[Verdict]:
     """Keys that do not exist. A script has options of its own, also in the JSON that it parses: there (not ``strict``)
-    only near misses are named."""
+    only near misses are named. ``consequence``: what becomes of them, where it is not what the framework's parser does.
+    """
     valid = known("transformers") | (known("llamafactory") if framework == "llamafactory" else frozenset())
-    consequence = (
+    consequence = consequence or (
         "LLaMA-Factory ends with 'Some specified arguments are not used'"
         if framework == "llamafactory"
         else "HfArgumentParser ends with 'Some keys are not used'"

@@ -344,6 +344,23 @@ arguments = TrainingArguments(output_dir="out", ddp_timeout=180000000)
     assert sum("limit" in item for item in found) >= 2
 
 
+def test_training_arguments_in_a_script_are_judged_as_in_a_file(judge: Judge) -> None:
+    script = """
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments("out", fp16=True, bf16=True, warmup_step=10, eval_strategy="stepss", optim=chosen, **more,
+                         evaluation_strategy="no", per_device_train_batch_size=0, ddp_timeout=180000000)
+"""
+    found = judge("train.py", script)
+    assert {item.rpartition(": ")[2] for item in found} == {
+        *("fp16", "warmup_step", "eval_strategy", "evaluation_strategy", "per_device_train_batch_size", "ddp_timeout"),
+    }
+    assert found["line 3: warmup_step"].why == "there is no such key; it raises TypeError"
+    assert set(judge("named.py", "transformers.TrainingArguments(bf16=True, fp16=True)")) == {"line 1: fp16"}
+    assert judge("other.py", "from setfit import TrainingArguments\nTrainingArguments(body_learning_rate=1e-5)") == {}
+    sound = "transformers.TrainingArguments(output_dir=out, bf16=True, learning_rate=2e-5, warmup_steps=10)"
+    assert judge("sound.py", sound) == {}
+
+
 def test_a_script_that_does_it_right(judge: Judge) -> None:
     script = """
 scaler = torch.amp.GradScaler("cuda", init_scale=2.0**16, growth_factor=2.0)
