@@ -171,10 +171,22 @@ def _intervals(values: Mapping[str, Any]) -> Iterator[Verdict]:
     evaluation = "no" if evaluation is False else evaluation
     if evaluation is None or saving is None:
         return  # a script's variable
-    if values.get("load_best_model_at_end") is True and saving != "best" and evaluation != saving:
+    if values.get("load_best_model_at_end") is not True or saving == "best":
+        return
+    if evaluation != saving:
         yield wrong(
             "load_best_model_at_end",
             "true",
             f"eval_strategy is {evaluation} and save_strategy {saving}: transformers refuses to start",
             f"eval_strategy: {saving}",
+        )
+    every, kept = values.get("eval_steps"), values.get("save_steps")
+    if not evaluation == saving == "steps" or not isinstance(every, int) or not isinstance(kept, int):
+        return
+    if every >= 1 and kept >= 1 and kept % every:
+        yield wrong(
+            "save_steps",
+            f"{kept}, eval_steps {every}",
+            "with load_best_model_at_end it has to be a multiple of eval_steps: transformers refuses to start",
+            f"save_steps: {-(-kept // every) * every}",
         )

@@ -76,6 +76,11 @@ def test_a_clean_configuration_is_met_with_silence(judge: Judge) -> None:
         (["max_grad_norm: 0.0000152587890625"], "max_grad_norm", "1.0"),
         (["max_grad_norm: 0"], "max_grad_norm", "1.0"),
         (["load_best_model_at_end: true"], "load_best_model_at_end", "eval_strategy: steps"),
+        (
+            ["load_best_model_at_end: true", "eval_strategy: steps", "eval_steps: 500", "save_steps: 300"],
+            "save_steps",
+            "save_steps: 500",
+        ),
         (["learning_rte: 1e-4"], "learning_rte", "learning_rate"),
         (["evaluation_strategy: steps"], "evaluation_strategy", "eval_strategy"),
     ],
