@@ -197,11 +197,13 @@ def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
-def test_children_do_not_see_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_do_not_see_the_users_settings_nor_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOATSCOPE_SERVER", "http://elsewhere:1")
     log = tmp_path / "log"
-    child = processes.start(["-c", "import os; print('seen', os.environ.get('FLOATSCOPE_SERVER'))"], log)
-    assert processes.wait_for_line(child, log, "seen ", timeout_s=60) == "None"
+    monkeypatch.setenv("FLOATSCOPE_DIR", "elsewhere")
+    seen = "[os.environ.get(f'FLOATSCOPE_{name}') for name in ('SERVER', 'DIR')]"
+    child = processes.start(["-c", f"import os; print('seen', {seen})"], log)
+    assert processes.wait_for_line(child, log, "seen ", timeout_s=60) == str([None, str(tmp_path / "spool")])
     assert child.wait() == 0
 
 

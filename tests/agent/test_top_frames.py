@@ -73,7 +73,7 @@ def test_a_frame_fits_its_terminal(size: tuple[int, int], opened: str | None) ->
 def test_a_run_shows_its_layers_alerts_and_cards() -> None:
     lines = text(OPENED)
     assert lines[1] == "live  step 100  loss NaN  grad norm 2.5  cost 0.8 %"
-    assert lines[2] == "worst headroom NaN/Inf bits  a.b, grad, step 7"
+    assert lines[2] == "worst headroom lately NaN/Inf bits  a.b, grad, step 7"
     rows = [line for line in lines if "down_proj" in line]
     assert [row.split()[3] for row in rows] == ["NaN/Inf", "−0.03", "0.5", "3.0", "40.0", "all"]
     bars = [row.split()[-1] for row in rows]

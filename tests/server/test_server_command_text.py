@@ -102,7 +102,7 @@ def test_scalars_of_many_layers_are_one_line_with_the_worst() -> None:
     scalars |= {f"other/{i}": series(1.0) for i in range(6)}
     lines = [line for line in shown(layers=[{"name": n} for n in layers], scalars=scalars) if line.startswith("  ")]
     assert lines[:4] == [
-        "  loss: 2 at step 7 (from 0 to 2, 1 point)",
+        "  loss: 2 at step 7 (between 0 and 2, 1 point)",
         "  swallowed/*: 6 layers, highest 0.4 in h.4.a/b, 0.3 in h.3.a/b, 0.2 in h.2.a/b",
         "  blocks/grad/*/exponent_min: 6 layers, lowest -5 in h.5.a/b, -4 in h.4.a/b, -3 in h.3.a/b",
         "  blocks/grad/*/worst_flushed: 6 layers, highest 0 in each",

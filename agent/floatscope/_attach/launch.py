@@ -62,8 +62,20 @@ def notices(given: dict[str, str]) -> list[str]:
         return []
     given["FLOATSCOPE_TOLD"] = "server"
     folder = default_directory(given)
-    told = f"no server answers at {server} ({problem}): telemetry waits in {folder}; start one with `floatscope server`"
-    return [f"{told}, now or later; `floatscope sync` sends what still waits when the program has ended"]
+    told = (
+        f"no server answers at {server} ({problem}): telemetry waits in {folder}; start one{_how(server)}, now or later"
+    )
+    return [f"{told}; `floatscope sync` sends what still waits when the program has ended"]
+
+
+def _how(server: str) -> str:
+    """What starts a server at this address."""
+    if server == DEFAULT_SERVER:
+        return " with `floatscope server`"
+    parts = urlsplit(server)
+    if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost"):
+        return " there"
+    return f" with `floatscope server --port {parts.port or 80}`"
 
 
 def _unreachable(server: str) -> str | None:

@@ -26,14 +26,16 @@ def start(arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_without_our_settings(os.environ),
+            env=_environment(os.environ, spool=log.parent / "spool"),
             start_new_session=True,
         )
 
 
-def _without_our_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The demo must not disable itself or send its runs to the user's own server."""
-    return {name: value for name, value in environ.items() if not name.startswith("FLOATSCOPE_")}
+def _environment(environ: Mapping[str, str], *, spool: Path) -> dict[str, str]:
+    """The demo must not disable itself or send its runs to the user's own server; nor may it take what trainings of the
+    user have left for a server at this address, or leave something of its own there."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("FLOATSCOPE_")}
+    return kept | {"FLOATSCOPE_DIR": str(spool.absolute())}
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]], *, grace_s: float = 10.0) -> None:

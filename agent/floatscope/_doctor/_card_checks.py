@@ -132,4 +132,4 @@ def history_checks(machine: Machine) -> Iterator[Verdict]:
             "floatscope selftest",
         )
     elif machine.tested_with is not None:
-        yield ok("selftest", "passed through with what is installed now")
+        yield ok("selftest", "passed with what is installed now")

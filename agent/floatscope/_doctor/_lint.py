@@ -14,7 +14,7 @@ from floatscope._doctor._lint_deepspeed import deepspeed_checks, together_checks
 from floatscope._doctor._lint_precision import precision_checks
 from floatscope._doctor._lint_python import python_checks
 from floatscope._doctor._lint_trainer import key_checks, schedule_checks
-from floatscope._doctor._lint_values import kind_checks, name_checks
+from floatscope._doctor._lint_values import kind_checks, name_checks, switch_checks
 from floatscope._doctor._machine import Card, Machine
 from floatscope._doctor._masks import mask_checks
 from floatscope._doctor._read import Document, UnreadableError, read
@@ -56,6 +56,8 @@ def _of(framework: str, document: Document, chips: Sequence[str]) -> list[Verdic
         found += name_checks(owner, values)
     if document.kind == "mapping":
         found += kind_checks(framework, values)
+    elif framework == "llamafactory":
+        found += switch_checks(values)
     found += precision_checks(framework, values, beside, chips)
     found += schedule_checks(values)
     if beside:

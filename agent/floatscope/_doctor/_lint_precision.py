@@ -54,8 +54,10 @@ def precision_checks(
     yield from _fp8(values, chips)
     yield from _quantisation(values, zero_stage(deepspeed) == 3)
     yield from _attention(values, chips)
+    # A text is a mistake of its own, and null may be anything.
     if is_on(values, "do_train") and not any(
-        is_on(values, key) or values.get(key, False) is None for key in ("fp16", "bf16", "pure_bf16", "fp8", "use_cpu")
+        is_on(values, key) or isinstance(values.get(key, False), str | None)
+        for key in ("fp16", "bf16", "pure_bf16", "fp8", "use_cpu")
     ):
         yield warning("bf16", "not set", "the training runs in FP32: twice the memory, and slower", "bf16: true")
 

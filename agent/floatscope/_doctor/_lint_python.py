@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from floatscope._chips import fp8_of
 from floatscope._doctor._environment_checks import environment_checks
+from floatscope._doctor._lint_precision import precision_checks
+from floatscope._doctor._lint_trainer import key_checks, schedule_checks
+from floatscope._doctor._lint_values import name_checks
 from floatscope._doctor._machine import Card, Machine
 from floatscope._doctor._masks import mask_checks
 from floatscope._doctor._published import scaler_checks
@@ -31,6 +35,10 @@ def python_checks(document: Document, chips: Sequence[str]) -> list[Verdict]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"{document.path}: {type(error).__name__}: {error}") from None
     found = [verdict for node in ast.walk(tree) for verdict in _node(node, chips)]
+    imported = any(isinstance(node, ast.ImportFrom) and _imports(node) for node in ast.walk(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_of_transformers(node.func, imported=imported):
+            found += _training_arguments(node, chips)
     environment = dict(pair for node in ast.walk(tree) if (pair := _exported(node)) is not None)
     cards = tuple(Card(pci="", gfx=chip) for chip in chips if chip.startswith("gfx"))
     found += mask_checks(Machine(environment=environment, driver="live"))
@@ -109,6 +117,38 @@ def _call(node: ast.Call) -> Iterator[Verdict]:
                 "gradients are clipped after unscaling, where 1/scale clips every step",
                 "scaler.unscale_(optimizer), then max_norm=1.0",
             )
+
+
+def _imports(node: ast.ImportFrom) -> bool:
+    names = [name.name for name in node.names if name.asname is None]
+    return node.module == "transformers" and node.level == 0 and "TrainingArguments" in names
+
+
+def _is_of_transformers(function: ast.expr, *, imported: bool) -> bool:
+    """Whether it is TrainingArguments of transformers: other packages have some of that name, with other keys."""
+    if isinstance(function, ast.Attribute):
+        return function.attr == "TrainingArguments" and _name(function.value) == "transformers"
+    return imported and _name(function) == "TrainingArguments"
+
+
+def _training_arguments(node: ast.Call, chips: Sequence[str]) -> Iterator[Verdict]:
+    """Those that are written out, as in a file; what is computed, or stands in ``**arguments``, is not known here."""
+    values = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    # A time-out is judged wherever it is assigned.
+    values.pop("ddp_timeout", None)
+    found = [
+        *key_checks("transformers", values, strict=True, consequence="it raises TypeError"),
+        *name_checks("transformers", values),
+        *precision_checks("transformers", values, {}, chips),
+        *schedule_checks(values),
+    ]
+    yield from (replace(verdict, item=_line(node, verdict.item)) for verdict in found)
+
+
+def _literal(node: ast.expr) -> object:
+    """None where it is no literal, as where a shell script has a variable."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str | bool) or _number(node) is not None else None
 
 
 def _comparison(node: ast.Compare, chips: Sequence[str]) -> Iterator[Verdict]:

@@ -50,11 +50,14 @@ def full_adam(values: Mapping[str, Any]) -> bool:
     return values.get("finetuning_type") == "full" and not own
 
 
-def key_checks(framework: str, values: Mapping[str, Any], *, strict: bool) -> Iterator[Verdict]:
+def key_checks(
+    framework: str, values: Mapping[str, Any], *, strict: bool, consequence: str | None = None
+) -> Iterator[Verdict]:
     """Keys that do not exist. A script has options of its own, also in the JSON that it parses: there (not ``strict``)
-    only near misses are named."""
+    only near misses are named. ``consequence``: what becomes of them, where it is not what the framework's parser does.
+    """
     valid = known("transformers") | (known("llamafactory") if framework == "llamafactory" else frozenset())
-    consequence = (
+    consequence = consequence or (
         "LLaMA-Factory ends with 'Some specified arguments are not used'"
         if framework == "llamafactory"
         else "HfArgumentParser ends with 'Some keys are not used'"
@@ -168,10 +171,22 @@ def _intervals(values: Mapping[str, Any]) -> Iterator[Verdict]:
     evaluation = "no" if evaluation is False else evaluation
     if evaluation is None or saving is None:
         return  # a script's variable
-    if values.get("load_best_model_at_end") is True and saving != "best" and evaluation != saving:
+    if values.get("load_best_model_at_end") is not True or saving == "best":
+        return
+    if evaluation != saving:
         yield wrong(
             "load_best_model_at_end",
             "true",
             f"eval_strategy is {evaluation} and save_strategy {saving}: transformers refuses to start",
             f"eval_strategy: {saving}",
+        )
+    every, kept = values.get("eval_steps"), values.get("save_steps")
+    if not evaluation == saving == "steps" or not isinstance(every, int) or not isinstance(kept, int):
+        return
+    if every >= 1 and kept >= 1 and kept % every:
+        yield wrong(
+            "save_steps",
+            f"{kept}, eval_steps {every}",
+            "with load_best_model_at_end it has to be a multiple of eval_steps: transformers refuses to start",
+            f"save_steps: {-(-kept // every) * every}",
         )

@@ -10,7 +10,7 @@ from floatscope._doctor._keys import choices, closest, known
 from floatscope._doctor._read import Exponent
 from floatscope._doctor._verdict import Verdict, warning, wrong
 
-__all__ = ["kind_checks", "name_checks"]
+__all__ = ["kind_checks", "name_checks", "switch_checks"]
 
 _SHOWN = 8
 _MEANT = {
@@ -29,7 +29,11 @@ _MEANT = {
 }
 """Names that others have for the same."""
 _ANY_CASE = ("accelerate",)
-_FALSE = ("false", "no", "off", "0")
+_TRUE = ("true", "yes", "on", "1", "t", "y")
+_FALSE = ("false", "no", "off", "0", "f", "n")
+_SWITCHED_ON = "it is a text, and any text counts as true: this is switched on"
+_WORDS = ("yes", "no", "true", "false", "t", "f", "y", "n", "1", "0")
+"""string_to_bool in transformers' hf_argparser"""
 _JUDGED_ELSEWHERE = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps")
 
 
@@ -81,9 +85,9 @@ def kind_checks(framework: str, values: Mapping[str, Any]) -> Iterator[Verdict]:
         elif key in numbers and isinstance(value, float) and math.isnan(value):
             yield wrong(key, "nan", "everything that is computed with it is NaN", f"remove {key}")
         elif key in switches and isinstance(value, str) and value.lower() in _FALSE:
-            yield wrong(
-                key, repr(value), "it is a text, and any text counts as true: this is switched on", f"{key}: false"
-            )
+            yield wrong(key, repr(value), _SWITCHED_ON, f"{key}: false")
+        elif key in switches and isinstance(value, str) and value.lower() not in _TRUE:
+            yield wrong(key, repr(value)[:60], _SWITCHED_ON, f"{key}: true, or {key}: false")
         if framework == "transformers" and isinstance(value, Exponent) and key in numbers:
             yield warning(
                 key,
@@ -91,6 +95,19 @@ def kind_checks(framework: str, values: Mapping[str, Any]) -> Iterator[Verdict]:
                 "without a point it is no number of YAML 1.1: yaml.safe_load, by which HfArgumentParser reads, makes "
                 "it a text",
                 f"{key}: {value.with_point}",
+            )
+
+
+def switch_checks(values: Mapping[str, Any]) -> Iterator[Verdict]:
+    """Of the arguments of LLaMA-Factory's command: words that are no truth value where one is expected."""
+    for key in sorted(known("transformers", "switches") | known("llamafactory", "switches")):
+        value = values.get(key)
+        if isinstance(value, str) and value.lower() not in _WORDS:
+            yield wrong(
+                key,
+                value[:60],
+                "it is no truth value: HfArgumentParser ends with 'Truthy value expected'",
+                f"--{key} true",
             )
 
 

@@ -144,7 +144,7 @@ def _run(run: dict[str, Any], known: Known, width: int, height: int) -> list[Lin
             ("" if cost is None else f"  cost {percentage(cost)}", "dim"),
         ],
         [
-            ("worst headroom ", ""),
+            ("worst headroom lately " if worst else "worst headroom ", ""),
             (f"{_bits(headroom)} bits" if worst else "not known yet", _grade(headroom) or "bold"),
             (f"  {readable(worst['layer'])}, {worst['kind']}, step {worst['step']}" if worst else "", ""),
         ],

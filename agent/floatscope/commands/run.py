@@ -40,8 +40,10 @@ def run(args: argparse.Namespace) -> int:
     if not command or not command[0]:  # an empty word, as of a variable that is not set
         return _say("no command is given; write it after --, as in: floatscope run -- python train.py", 2)
     options = ",".join([*filter(None, [os.environ.get("FLOATSCOPE_OPTIONS")]), *args.set])
+    name = args.name if args.name is not None else os.environ.get("FLOATSCOPE_RUN") or None
+    server = args.server if args.server is not None else os.environ.get("FLOATSCOPE_SERVER") or None
     try:
-        Config(run=args.name, server=args.server)
+        Config(run=name, server=server)
         options_in(options)
     except ValueError as error:
         return _say(str(error), 2)

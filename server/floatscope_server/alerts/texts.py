@@ -225,8 +225,9 @@ def _happened(verdict: Verdict, step: int, words: _Words) -> tuple[str, str]:
                 f"第 {step} 步损失为 {value}{_on_zh(verdict)}。",
             )
         case "nonfinite", "raw_loss":
+            batches = "1 micro-batch" if verdict.value == 1 else f"{value} micro-batches"
             text = (
-                f"{value} micro-batches of step {step} had a loss that is not finite{_on(verdict)}.",
+                f"{batches} of step {step} had a loss that is not finite{_on(verdict)}.",
                 f"第 {step} 步有 {value} 个微批次的损失不是有限值{_on_zh(verdict)}。",
             )
         case "nonfinite", "eval_loss":

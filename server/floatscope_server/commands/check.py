@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope_server.commands.source import UnansweredError, judged
+from floatscope_server.commands.text import counted
 
 if TYPE_CHECKING:
     from floatscope_server.check.points import Points
@@ -93,7 +94,7 @@ def _runs(args: argparse.Namespace) -> int:
             | {key: found[key] for key in ("alerts", "from_step", "tensors_from_step")}
         )
         if not args.json:
-            print(f"{name}: run, {len(steps)} records from step {found['from_step']}")
+            print(f"{name}: run, {counted(len(steps), 'record')} from step {found['from_step']}")
             for alert in found["alerts"]:
                 print(f"  {alert['severity']} {alert['kind']} at step {alert['first_step']}: {alert['message']}")
             if not found["alerts"]:
@@ -139,14 +140,16 @@ def _series_names(names: list[str]) -> dict[str, str]:
 def _lines(report: Report) -> Iterator[str]:
     """A report for people."""
     steps = "" if report.first_step is None else f", steps {report.first_step} to {report.last_step}"
-    cards = f", {len(report.devices)} cards" if report.devices else ""
-    yield f"{report.file}: {report.format}, {report.records} records{steps}{cards}"
+    cards = f", {counted(len(report.devices), 'card')}" if report.devices else ""
+    yield f"{report.file}: {report.format}, {counted(report.records, 'record')}{steps}{cards}"
+    # A file of events is binary: it has no lines to look up.
+    unit = "record" if report.format == "tensorboard-events" else "line"
     if report.first_broken is not None:
         more = "" if report.broken == 1 else f", and {report.broken - 1} more"
-        yield f"  not read: line {report.first_broken.line} ({report.first_broken.why}){more}"
+        yield f"  not read: {unit} {report.first_broken.line} ({report.first_broken.why}){more}"
     for fired in report.alerts:
         alert = fired.describe(report.framework)
-        where = f"at step {alert['first_step']} (line {fired.line})"
+        where = f"at step {alert['first_step']} ({unit} {fired.line})"
         yield f"  {alert['severity']} {alert['kind']} {where}: {alert['message']}"
     if not report.alerts:
         yield "  no alerts"

@@ -140,7 +140,7 @@ def _scalars(scalars: dict[str, Any], layers: set[str]) -> Iterator[str]:
         if len(members) < _FAMILY:
             last, low, high = (_number(series[key]) for key in ("last", "min", "max"))
             points = counted(series["n"], "point")
-            yield f"  {name}: {last} at step {series['last_step']} (from {low} to {high}, {points})"
+            yield f"  {name}: {last} at step {series['last_step']} (between {low} and {high}, {points})"
         elif series is next(iter(members.values())):
             yield f"  {of[name]}: {len(members)} layers, {_worst(of[name], members)}"
 

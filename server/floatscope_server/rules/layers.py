@@ -47,6 +47,8 @@ class LayerWindow:
         self._rank = rank
         self._size = 0
         self._weights: Index = np.full(0, -1, np.int64)
+        self._updated: tuple[Index, Index] | None = None
+        """The layers whose updates the step before showed, and what these made of the weights."""
         self._routine: dict[str, Index] = {}
         self._trends: dict[str, limits.Trend] = {}
         self._histories: dict[str, underflow.History] = {}
@@ -54,6 +56,7 @@ class LayerWindow:
     def see(self, table: LayerTable, rows: Mapping[str, Rows], *, reduced: bool, sound_loss: bool) -> LayerStep:
         """The step's tensors, held against each layer's ordinary level."""
         self._grow(table.size)
+        self._take_updates()
         routine: dict[str, Bool] = {}
         broken: dict[str, Bool] = {}
         for kind, found in rows.items():
@@ -63,8 +66,10 @@ class LayerWindow:
         seen = grad is not None and bool(grad.observed.any())
         if "weight" in rows:
             weight = rows["weight"]
-            known = weight.layers[weight.observed]
-            self._weights[known] = np.where(weight.nonfinite[weight.observed], 0, 1)
+            self._weights[weight.layers[weight.observed]] = _finiteness(weight)
+        if "update" in rows:
+            update = rows["update"]
+            self._updated = (update.layers[update.observed], _finiteness(update))
         return LayerStep(
             table=table,
             rows=rows,
@@ -107,6 +112,7 @@ class LayerWindow:
         """How the steps of ``spans`` become part of the past when nothing in them is broken or near a limit; None where
         they have to be judged step by step."""
         self._grow(table.size)
+        self._take_updates()
         rules = self._rules
         pushes: list[Callable[[], None]] = []
         for kind, span in spans.items():
@@ -137,8 +143,16 @@ class LayerWindow:
             state = self._routine[kind] = np.full(self._size, _UNSEEN)
         seen = span.layers if span.all_observed else span.layers[span.observed.any(axis=0)]
         state[seen] = np.where(state[seen] == _UNSEEN, _ORDINARY, state[seen])
-        if kind == "weight":
+        if kind in ("weight", "update"):
             self._weights[seen] = 1
+
+    def _take_updates(self) -> None:
+        """A step computes with the weights that the update before it has left: Adam in fp16, whose eps rounds to zero,
+        makes NaN of finite gradients, long before weights are read again."""
+        if self._updated is not None:
+            layers, finite = self._updated
+            self._weights[layers] = finite
+            self._updated = None
 
     def _trend(self, kind: str) -> limits.Trend:
         if kind not in self._trends:
@@ -315,3 +329,9 @@ class LayerWindow:
             trend.grow(size)
         for history in self._histories.values():
             history.grow(size)
+
+
+def _finiteness(rows: Rows) -> Index:
+    """Of each row that was observed: 1 finite, 0 not."""
+    found: Index = np.where(rows.nonfinite[rows.observed], 0, 1)
+    return found

@@ -95,6 +95,16 @@ def test_options_that_make_no_sense(option: list[str]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("variable", "value"), [("SERVER", "127.0.0.1:6160"), ("RUN", "a/b"), ("OPTIONS", "a=1")])
+def test_variables_that_make_no_sense(environment: Environment, variable: str, value: str) -> None:
+    """Where nothing could attach, nothing would wait for a server either."""
+    refused = start("true", env={**environment, f"FLOATSCOPE_{variable}": value})
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("floatscope run: ")
+    assert "telemetry waits" not in line
+
+
 def test_options_of_the_agent(environment: Environment) -> None:
     line = [sys.executable, "-m", "floatscope", "run", "--set", "weights_every=7", "--set", "overhead_budget=0", "--"]
     show = [sys.executable, "-c", "import os; print(os.environ['FLOATSCOPE_OPTIONS'])"]
@@ -128,6 +138,23 @@ def test_without_a_server_it_says_so_once_and_where_telemetry_waits(environment:
     given = {"FLOATSCOPE_SERVER": "http://127.0.0.1:1"}
     assert len(launch.notices(given)) == 1
     assert given["FLOATSCOPE_TOLD"] == "server"
+
+
+@pytest.mark.parametrize(
+    ("server", "advice"),
+    [
+        ("http://127.0.0.1:6160", "start one with `floatscope server`, now or later;"),
+        ("http://localhost:6199", "start one with `floatscope server --port 6199`, now or later;"),
+        ("http://gpu-host:6160", "start one there, now or later;"),
+        ("https://127.0.0.1", "start one there, now or later;"),
+    ],
+)
+def test_without_a_server_the_command_that_is_named_starts_one_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch, server: str, advice: str
+) -> None:
+    monkeypatch.setattr(launch, "_unreachable", lambda server: "Connection refused")
+    (line,) = launch.notices({"FLOATSCOPE_SERVER": server})
+    assert advice in line
 
 
 def test_an_attached_interpreter_is_as_it_was(environment: Environment) -> None:

@@ -76,6 +76,11 @@ def test_a_clean_configuration_is_met_with_silence(judge: Judge) -> None:
         (["max_grad_norm: 0.0000152587890625"], "max_grad_norm", "1.0"),
         (["max_grad_norm: 0"], "max_grad_norm", "1.0"),
         (["load_best_model_at_end: true"], "load_best_model_at_end", "eval_strategy: steps"),
+        (
+            ["load_best_model_at_end: true", "eval_strategy: steps", "eval_steps: 500", "save_steps: 300"],
+            "save_steps",
+            "save_steps: 500",
+        ),
         (["learning_rte: 1e-4"], "learning_rte", "learning_rate"),
         (["evaluation_strategy: steps"], "evaluation_strategy", "eval_strategy"),
     ],
@@ -342,6 +347,23 @@ arguments = TrainingArguments(output_dir="out", ddp_timeout=180000000)
         *("scale", "max_norm", "limit", "except ... overflow", "ddp_timeout"),
     }
     assert sum("limit" in item for item in found) >= 2
+
+
+def test_training_arguments_in_a_script_are_judged_as_in_a_file(judge: Judge) -> None:
+    script = """
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments("out", fp16=True, bf16=True, warmup_step=10, eval_strategy="stepss", optim=chosen, **more,
+                         evaluation_strategy="no", per_device_train_batch_size=0, ddp_timeout=180000000)
+"""
+    found = judge("train.py", script)
+    assert {item.rpartition(": ")[2] for item in found} == {
+        *("fp16", "warmup_step", "eval_strategy", "evaluation_strategy", "per_device_train_batch_size", "ddp_timeout"),
+    }
+    assert found["line 3: warmup_step"].why == "there is no such key; it raises TypeError"
+    assert set(judge("named.py", "transformers.TrainingArguments(bf16=True, fp16=True)")) == {"line 1: fp16"}
+    assert judge("other.py", "from setfit import TrainingArguments\nTrainingArguments(body_learning_rate=1e-5)") == {}
+    sound = "transformers.TrainingArguments(output_dir=out, bf16=True, learning_rate=2e-5, warmup_steps=10)"
+    assert judge("sound.py", sound) == {}
 
 
 def test_a_script_that_does_it_right(judge: Judge) -> None:

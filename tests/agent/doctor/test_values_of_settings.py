@@ -32,12 +32,19 @@ def deepspeed(text: str) -> str:
         ("ddp_timeout: 30min", "ddp_timeout: a number"),
         ("lora_rank: '8'", "lora_rank: 8, without quotes"),
         ("fp16: 'false'", "fp16: false"),
+        ("bf16: tru", "bf16: true, or bf16: false"),
     ],
 )
 def test_a_value_that_llamafactory_does_not_take(judge: Judge, line: str, fix: str) -> None:
     found = judge("train.yaml", changed(line))
     assert set(found) == {line.partition(":")[0]}
     assert fix in found[line.partition(":")[0]].fix
+
+
+@pytest.mark.parametrize(("word", "items"), [("tru", {"bf16"}), ("on", {"bf16"}), ("yes", set()), ("$BF16", set())])
+def test_a_word_that_is_no_truth_value_for_the_command_line(judge: Judge, word: str, items: set[str]) -> None:
+    script = f"llamafactory-cli train --stage sft --do_train true --finetuning_type lora --bf16 {word}"
+    assert set(judge("train.sh", script)) == items
 
 
 @pytest.mark.parametrize(

@@ -443,6 +443,30 @@ def test_weights_that_are_spoilt_are_said_to_be(build: Build, store: Store, feed
     assert "The last step before it is 7; with the flight recorder on, a dump of the run holds it." in alert.message
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "how", "said"),
+    [
+        (None, "module", "It came from b: its inputs and parameters were finite"),
+        ({1: 10}, "parameters", "The parameters of b were not finite any more before this step"),
+    ],
+)
+def test_an_update_that_is_not_finite_spoils_the_weights_of_the_next_step(
+    build: Build, store: Store, feed: Feed, engines: Engines, spoilt: dict[int, float] | None, how: str, said: str
+) -> None:
+    engine = engines()
+    writer = feed.hello(run="run", layers=build.layers("a", "b", "c"))
+    sound = _read(build, 7, loss=2.0)
+    updates = build.body(build.summary("update", 7, 3, nans=spoilt)).summaries
+    feed.put(writer, msgspec.structs.replace(sound, summaries=(*sound.summaries, *updates)))
+    broken = _read(build, 8)
+    unread = tuple(part for part in broken.summaries if part.kind != "weight")
+    feed.put(writer, msgspec.structs.replace(broken, summaries=unread))
+    engine.drain()
+    (alert,) = _nonfinite(store)
+    assert (alert.first_step, alert.layer, alert.detail["producer"]["how"]) == (8, "b", how)
+    assert said in alert.message
+
+
 def test_weights_that_nobody_has_read_name_no_layer_later(
     build: Build, store: Store, feed: Feed, engines: Engines
 ) -> None:

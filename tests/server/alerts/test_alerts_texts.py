@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -153,6 +154,14 @@ def test_text(kind: str, reason: str, detail: dict[str, Any], says: list[str]) -
     if kind in LAYERS:
         assert "; the same in 6 more layers" in english
         assert "另有 6 层" in chinese
+
+
+@pytest.mark.parametrize(
+    ("count", "says"), [(1.0, "1 micro-batch of step 9 had"), (2.0, "2 micro-batches of step 9 had")]
+)
+def test_micro_batches_are_counted_in_words(count: float, says: str) -> None:
+    verdict = dataclasses.replace(_verdict("nonfinite", "raw_loss", {}), value=count)
+    assert says in message(verdict, 9, 1)[0]
 
 
 @pytest.mark.parametrize(

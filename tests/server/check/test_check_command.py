@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.server.check.conftest import Checks
 
+CASES = Path(__file__).parents[2] / "cases" / "logs"
 HEALTHY = "".join(
     json.dumps({"current_steps": step, "loss": 2.0 - step / 1000, "lr": 1e-5}) + "\n" for step in range(10, 200, 10)
 )
@@ -55,6 +56,13 @@ def test_text(checks: Checks) -> None:
     assert "line 21" in unread
     assert alert.startswith("  critical nonfinite at step 200 (line 20): ")
     assert checks(HEALTHY, as_json=False).out.splitlines()[1] == "  no alerts"
+
+
+def test_text_counts_in_words_and_names_records_where_there_are_no_lines(checks: Checks) -> None:
+    events = checks(next(CASES.glob("case-18-*")), as_json=False).out.splitlines()
+    assert events[1].startswith("  info grad_norm_spike at step 164000 (record 1313): ")
+    card = checks(CASES / "case-20-rocm-smi.json", as_json=False).out.splitlines()[0]
+    assert card.endswith("rocm-smi-json, 1 record, 1 card")
 
 
 @pytest.mark.parametrize(
