@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def sender_for(
     """
     from floatscope._devices import LocalDevices
     from floatscope._doctor._attached import verdicts_of_this_process
+    from floatscope._doctor._optimizer import optimizer_verdicts
+    from floatscope._doctor._verdict import as_json
     from floatscope._flight import FlightRecorder
     from floatscope._sender import Limits, Sender
     from floatscope._spool._spooler import SpoolPlace
@@ -57,18 +60,19 @@ def sender_for(
     assert config.spool_dir is not None, "configured() gives every option a value"
     # Absolute: a training may change its working directory.
     place = SpoolPlace(directory=Path(config.spool_dir).expanduser().absolute(), max_bytes=config.spool_bytes)
+    told = fitting({**description(model, optimizers, scaler, config), **facts})
     return Sender(
         identity,
         config.server,
         config.token,
-        fitting({**description(model, optimizers, scaler, config), **facts}),
+        told,
         limits=Limits(pending_records=config.queue_records, pending_bytes=config.queue_bytes),
         devices=LocalDevices(),
         flight=FlightRecorder(
             max_steps=config.flight_recorder_steps, max_bytes=config.flight_recorder_bytes, rank=rank
         ),
         spool=place if config.spool_bytes else None,
-        judge=verdicts_of_this_process,
+        judge=lambda: [*as_json(optimizer_verdicts(told)), *verdicts_of_this_process()],
     )
 
 
@@ -81,6 +85,7 @@ def description(
         "python": sys.version.split()[0],
         "model": encodable(type(model).__name__),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable": _trainable(model),
         **optimizer_facts(optimizers),
         **scaler_facts(scaler),
         "statistics": _statistics(model),
@@ -93,6 +98,15 @@ def description(
         "versions": versions(),
         **declared(),
     }
+
+
+def _trainable(model: nn.Module) -> dict[str, int]:
+    """Elements by dtype of the parameters that get gradients."""
+    elements: Counter[str] = Counter()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            elements[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return dict(elements)
 
 
 def fitting(told: Mapping[str, object]) -> dict[str, object]:
