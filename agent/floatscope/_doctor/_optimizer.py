@@ -29,6 +29,6 @@ def optimizer_verdicts(told: Mapping[str, object]) -> Iterator[Verdict]:
             yield warning(
                 f"{name} eps",
                 f"{min(values):g}",
-                f"up to {smallest:.3g} everything is 0 in the weights' fp16: where gradients vanish, the update is 0 / 0",
+                f"up to {smallest:.3g} numbers are 0 in the weights' fp16: where gradients vanish, updates are 0 / 0",
                 "keep the weights in fp32 and train under autocast (fp16: true, not pure fp16), or eps=1e-6",
             )
