@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -12,7 +12,10 @@ import pytest
 
 from floatscope import wire
 from floatscope_server.frame import Frame
+from floatscope_server.query import opentail
+from floatscope_server.query.frames import FrameCache
 from floatscope_server.query.line import canonical_line
+from floatscope_server.query.opentail import OpenTail, TailKey
 from floatscope_server.query.window import TileReader, source_of
 from floatscope_server.store import Store
 from floatscope_server.store.framed import frame_of
@@ -20,6 +23,8 @@ from floatscope_server.tiles.planes import raw_planes
 from floatscope_server.tiles.statistics import Agg, Stat
 
 if TYPE_CHECKING:
+    from sqlmodel import Session
+
     from tests.server.conftest import Make, MakePen
 
 RANKS, LAYERS, STEPS = 8, 4, 600
@@ -103,3 +108,12 @@ def test_what_no_rank_sends_is_not_merged() -> None:
     assert {stat for stat, _ in planes} == {Stat.COUNT, Stat.ZEROS, Stat.NANS, Stat.INFS, Stat.ABSMAX}
     np.testing.assert_array_equal(planes[Stat.ABSMAX, Agg.VALUE], np.full((2, 3), 2.0))
     np.testing.assert_array_equal(planes[Stat.COUNT, Agg.VALUE], np.full((2, 3), 20.0))
+
+
+def test_a_snapshot_from_before_a_seal_leaves_the_tail_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opentail, "new_frames", lambda *_, **__: [])
+    monkeypatch.setattr(opentail, "now_of", lambda _: None)
+    kept = OpenTail(1 << 20, FrameCache(1 << 20))
+    for sealed in (10, 5, 10, 5):
+        with kept.chunks(cast("Session", None), TailKey(1, 1, 1, sealed), 0, 20, [Stat.ABSMAX]) as found:
+            assert list(found) == []

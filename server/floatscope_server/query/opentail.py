@@ -173,20 +173,19 @@ class OpenTail:
     ) -> Iterator[Iterable[Chunk]]:
         """Those of the steps ``first`` to ``end - 1``, ascending, with at least ``stats``; not to be changed, and not
         to be used afterwards. Steps before ``key.sealed`` may be in them and do not count."""
-        tail = self._tail(key)
+        kept = self._tail(key)
         in_memory = now_of(session) is not None
-        if not tail.lock.acquire(blocking=not in_memory):
+        if not kept.lock.acquire(blocking=not in_memory):
             raise NotInMemoryError
         try:
-            if key.sealed < tail.sealed and in_memory:
+            if key.sealed < kept.sealed and in_memory:
                 raise NotInMemoryError
-            if key.sealed < tail.sealed:
-                # A snapshot older than what is kept, of which sealed steps are gone.
-                tail = _Tail()
+            # For a snapshot older than what is kept, of which sealed steps are gone, another one.
+            tail = kept if key.sealed >= kept.sealed else _Tail()
             self._update(session, key, tail)
             yield self._built(session, key, tail, first, end, frozenset(stats))
         finally:
-            tail.lock.release()
+            kept.lock.release()
         self._shrink()
 
     def _tail(self, key: TailKey) -> _Tail:
