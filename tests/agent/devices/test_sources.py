@@ -329,13 +329,14 @@ def test_a_card_that_hangs_keeps_its_place_and_the_others_go_on(fake_sys: FakeSy
 
 def test_a_card_that_comes_and_hangs_holds_up_no_other(fake_sys: FakeSys, sidecar: StartSidecar) -> None:
     fake_sys.card(0, "0000:05:00.0")
-    running = sidecar("--timeout=1")
-    running.line()
     second = fake_sys.root / "class/drm/card1"
     device = fake_sys.card(1, "0000:06:00.0")
+    # Before anybody looks: one that is seen whole is known from then on.
     second.unlink()
     (device / "vendor").unlink()
     os.mkfifo(device / "vendor")
+    running = sidecar("--timeout=1")
+    running.line()
     second.symlink_to("../../devices/pci0000:00/0000:06:00.0/drm/card1")
     fake_sys.write(fake_sys.root / "devices/pci0000:00/0000:05:00.0", gpu_busy_percent=4)
     running.until(lambda sample: [one.busy_percent for one in sample.devices] == [4.0])
