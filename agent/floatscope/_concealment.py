@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from floatscope._replacements import WhileUsed, replace
+
 __all__ = ["ROW_ATTRIBUTES", "Unseen", "conceal"]
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks")
@@ -35,42 +37,17 @@ class Unseen:
     __slots__ = ()
 
 
-def conceal() -> Callable[[], None]:
-    """Keep hooks that are ``Unseen`` out of what is made from modules; returns the undoing."""
-    if not _undo:
-        _undo.append(_replace(nn.Module, "__getstate__", _shown_state(nn.Module.__getstate__)))
-        recursive = torch.jit._recursive
-        _undo.append(_replace(recursive, "create_script_module", _scripting(recursive.create_script_module)))
-        graphing = _graphing(torch.cuda.graphs.make_graphed_callables)
-        _undo.extend(_replace(owner, "make_graphed_callables", graphing) for owner in (torch.cuda.graphs, torch.cuda))
-    token = object()
-    _users.append(token)
-
-    def undo() -> None:
-        _users.remove(token)
-        while _undo and not _users:
-            _undo.pop()()
-
-    return undo
+def _concealing() -> Iterator[Callable[[], None]]:
+    yield replace(nn.Module, "__getstate__", _shown_state(nn.Module.__getstate__))
+    recursive = torch.jit._recursive
+    yield replace(recursive, "create_script_module", _scripting(recursive.create_script_module))
+    graphing = _graphing(torch.cuda.graphs.make_graphed_callables)
+    for owner in (torch.cuda.graphs, torch.cuda):
+        yield replace(owner, "make_graphed_callables", graphing)
 
 
-_users: list[object] = []
-_undo: list[Callable[[], None]] = []
-
-
-def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:  # noqa: ANN401
-    before = vars(owner).get(name)
-    setattr(owner, name, ours)
-
-    def undo() -> None:
-        # Somebody may have put something else there since, which then stays.
-        if vars(owner).get(name) is ours:
-            if before is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-    return undo
+conceal = WhileUsed(_concealing).use
+"""Keep hooks that are ``Unseen`` out of what is made from modules; returns the undoing."""
 
 
 def _shown_state(inherited: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:

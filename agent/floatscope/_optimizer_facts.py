@@ -35,18 +35,13 @@ def scaler_facts(scaler: object) -> dict[str, object]:
     if scaler is None:
         return {"scaler": None}
     facts: dict[str, object] = {"scaler": encodable(type(scaler).__name__)}
-    getters = {
-        "growth_factor": "get_growth_factor",
-        "backoff_factor": "get_backoff_factor",
-        "growth_interval": "get_growth_interval",
-    }
     if isinstance(scaler, torch.amp.GradScaler):
-        # One that is not enabled has none of the others.
-        enabled = scaler.is_enabled()
-        others = getters if enabled else {}
-        facts["scaler_options"] = {"enabled": enabled} | {
-            n: _plain(getattr(scaler, get)()) for n, get in others.items()
-        }
+        options: dict[str, object] = {"enabled": scaler.is_enabled()}
+        if scaler.is_enabled():  # one that is not has none of these
+            options["growth_factor"] = scaler.get_growth_factor()
+            options["backoff_factor"] = scaler.get_backoff_factor()
+            options["growth_interval"] = scaler.get_growth_interval()
+        facts["scaler_options"] = {name: _plain(value) for name, value in options.items()}
     return facts
 
 
@@ -61,7 +56,7 @@ def _options(groups: Sequence[Mapping[Any, Any]]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """None for what is neither."""
+    """A number, a flag or a list of such; None for anything else."""
     if isinstance(value, tuple | list):
         entries = [_plain(entry) for entry in value[:_MOST_OPTIONS]]
         return None if None in entries else entries

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from floatscope._replacements import WhileUsed, replace
 
 __all__ = ["TensorRef", "step_aside"]
 
@@ -56,33 +58,12 @@ class TensorRef:
             self._changed()
 
 
-def step_aside() -> Callable[[], None]:
-    """From now on references of ours are away while tensors are swapped; returns the undoing."""
-    if not _undo:
-        original = torch.utils.swap_tensors
-        ours = _stepping_aside(original)
-        torch.utils.swap_tensors = ours
-
-        def restore() -> None:
-            # Somebody may have put something else there since, which then stays.
-            if torch.utils.swap_tensors is ours:
-                torch.utils.swap_tensors = original
-
-        _undo.append(restore)
-    token = object()
-    _users.append(token)
-
-    def undo() -> None:
-        if token in _users:
-            _users.remove(token)
-        while _undo and not _users:
-            _undo.pop()()
-
-    return undo
+def _swapping() -> Iterator[Callable[[], None]]:
+    yield replace(torch.utils, "swap_tensors", _stepping_aside(torch.utils.swap_tensors))
 
 
-_users: list[object] = []
-_undo: list[Callable[[], None]] = []
+step_aside = WhileUsed(_swapping).use
+"""From now on references of ours are away while tensors are swapped; returns the undoing."""
 
 
 def _stepping_aside(original: Callable[..., Any]) -> Callable[..., Any]:
